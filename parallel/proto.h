@@ -14,6 +14,7 @@
 #include "crypto/hash.h"
 #include "crypto/invite.h"
 #include "crypto/key.h"
+#include "kernels/kern.h"
 #include "parallel/plan.h"
 #include "runtime/base/blob.h"
 #include "runtime/base/bounds.h"
