@@ -19,6 +19,9 @@
 #define BODY_BYTES_MAX            (64u << 20)  /* frame 1 of a message */
 #define CHUNK_BYTES               (1u << 20)   /* large tensors travel in pieces of this size */
 #define JOB_TEXT_MAX              (256u << 10) /* a job file */
+#define JSON_TEXT_MAX             (1u << 20)   /* a small JSON file */
+#define SAFETENSORS_HEADER_MAX    (16u << 20)  /* the JSON header of a tensor file */
+#define SAFETENSORS_NAME_MAX_LEN  255          /* a tensor's name in a file */
 #define HELD_PER_SENDER_MAX       4096         /* messages kept until a lease, attempt or view explains them */
 #define HELD_BYTES_PER_SENDER_MAX (256u << 20)
 #define SEND_QUEUE_BYTES_MAX      (1u << 30) /* unsent bytes kept for one link before it is given up */
