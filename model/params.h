@@ -31,9 +31,13 @@ float *const *params_unit(struct params *p, uint32_t u); /* values, in model_uni
 float *const *params_unit_grads(struct params *p,
                                 uint32_t u); /* scratch for one unit's microbatch gradient, shared by all units */
 
-/* Adds the scratch gradient of unit u to its sums. *ret_flagged is set true if an element overflowed or was not finite
- * (exact; design 6). */
+/* Adds the scratch gradient of unit u to its sums. *ret_flagged (may be NULL) is set true if an element overflowed or
+ * was not finite (exact; design 6), and otherwise left as it is. */
 int params_accumulate(struct params *p, uint32_t u, bool *ret_flagged);
+
+/* What an element of one microbatch's gradient may be in exact reduction: the largest float below 2^11 / (M * uses), so
+ * that M additions of each use, and the sum of the uses, stay within 64 bits. */
+float params_exact_bound(const struct model *m, uint32_t tensor);
 
 /* The local sum of (tensor, use): int64_t (exact) or float (fast), tensor.n elements, device; NULL if that use's unit
  * is not held. */

@@ -7,7 +7,7 @@
 #include "model/model.h"
 
 /* Bytes of device memory that one microbatch keeps in unit u from forward to backward (the unit's input, which the
- * caller keeps, not counted). */
+ * caller keeps, not counted). 0 for the embedding. */
 size_t unit_saved_bytes(const struct model *m, uint32_t u);
 
 /* Bytes of device memory that any unit needs while it runs. */
@@ -24,14 +24,17 @@ struct unit_run {
     void *saved;            /* unit_saved_bytes, device */
 };
 
-/* out (B,T,C): all but the head. Head: *ret_loss is the sum over the microbatch's tokens of the cross-entropy, in
- * double, row order (NULL ok elsewhere). */
+/* out (B,T,C): all but the head; not the input's memory. Head: *ret_loss is the sum over the microbatch's tokens of the
+ * cross-entropy, in double, row order (NULL ok elsewhere). */
 int unit_forward(const struct unit_run *run, uint32_t u, float *out, double *ret_loss);
 
-/* dout (B,T,C) is unused by the head, whose gradient starts from the loss times loss_scale (1 / tokens of the step).
- * din (B,T,C) is overwritten (NULL for unit 0). grads: per tensor of the unit, overwritten with this microbatch's
- * gradient. */
+/* Consumes `saved`: another backward needs another forward. dout (B,T,C) is unused by the head, whose gradient starts
+ * from the loss times loss_scale (1 / tokens of the step). din (B,T,C), not dout's memory, is overwritten (NULL for
+ * unit 0). grads: per tensor of the unit, overwritten with this microbatch's gradient. */
 int unit_backward(const struct unit_run *run, uint32_t u, const float *dout, float *din, float *const *grads,
                   float loss_scale);
+
+/* The head's logits (B*T,V) within its saved memory: device, valid from unit_forward to unit_backward. */
+const float *unit_logits(const struct model *m, void *saved);
 
 #endif
