@@ -16,25 +16,34 @@ struct checkpoint_state {
     uint8_t hash[32]; /* model hash (design 6) at this version */
 };
 
-/* Writes DIR/step-00000042 from host memory: parts[tensor][part], fp32, tensor.n elements each. Keeps the newest `keep`
- * (>= 1) and removes older ones. *ret_path (mem_free; may be NULL) is the folder. */
+/* The model hash of the values parts[tensor][PARAMS_VALUE], host memory, fp32, tensor.n elements each. Any thread. */
+void checkpoint_model_hash(const struct model *m, float *const (*parts)[PARAMS_PARTS], uint8_t ret[32]);
+
+/* Writes DIR/step-00000042 (made with the folders above it; one of this version is replaced) from host memory:
+ * parts[tensor][part], fp32, tensor.n elements each. state->hash must be the values' hash: -E_CORRUPT if not, and
+ * nothing is written. Keeps the newest `keep` (>= 1) by version, and the one just written in any case; removes older
+ * ones and what a crash left half-written. *ret_path (mem_free; may be NULL) is the folder. -E_IO, -E_PERM, -E_NOMEM:
+ * nothing new is there. One writer per dir at a time; any thread. */
 int checkpoint_write(const char *dir, const struct model *m, const struct job *job, const char *job_text,
                      const struct checkpoint_state *state, float *const (*parts)[PARAMS_PARTS], uint32_t keep,
                      char **ret_path, struct reason *why);
 
-/* The newest whole checkpoint below dir: 0 with *ret_path (mem_free), or -E_NOENT. */
+/* The newest whole checkpoint below dir: 0 with *ret_path (mem_free), or -E_NOENT. Reads and hashes it all; half-written
+ * and damaged ones are passed over. */
 int checkpoint_latest(const char *dir, char **ret_path, struct reason *why);
 
-/* An opened (memory-mapped) checkpoint. Every tensor's presence, dtype, shape is checked against m at opening:
- * -E_CORRUPT / -E_CONFIG. */
+/* An opened (memory-mapped) checkpoint. At opening all tensors are hashed and compared with what was written
+ * (-E_CORRUPT), and every tensor's presence, dtype, shape is checked against m (-E_CONFIG: whole, but another model's).
+ * -E_NOENT: no such folder. -E_VERSION: written by a later Shoal. m is not kept. */
 struct checkpoint;
 int checkpoint_open(const char *path, const struct model *m, struct checkpoint **ret, struct reason *why);
-struct checkpoint *checkpoint_free(struct checkpoint *c);
+struct checkpoint *checkpoint_free(struct checkpoint *c); /* NULL ok; returns NULL */
 const struct checkpoint_state *checkpoint_state(const struct checkpoint *c);
 const float *checkpoint_part(const struct checkpoint *c, uint32_t tensor,
-                             enum params_part part); /* tensor.n elements */
+                             enum params_part part); /* tensor.n elements, host, until checkpoint_free */
 
-/* Reads the job of a checkpoint folder (its job.yaml) without opening the tensors. */
+/* Reads the job of a checkpoint folder (its job.yaml) without opening the tensors. Relative data paths stay as they
+ * stand in the text. *ret is to be job_done, *ret_text (may be NULL) mem_freed. */
 int checkpoint_job(const char *path, struct job *ret, char **ret_text, struct reason *why);
 
 #endif

@@ -111,7 +111,7 @@ size_t unit_saved_bytes(const struct model *m, uint32_t u)
     case MODEL_UNIT_HEAD:
         return cut_head(m, NULL, &head);
     }
-    assert(!"a unit of no kind");
+    assert(0 && "a unit of no kind");
     return 0;
 }
 
@@ -240,7 +240,7 @@ int unit_forward(const struct unit_run *run, uint32_t u, float *out, double *ret
             *ret_loss = loss;
         return 0;
     }
-    assert(!"a unit of no kind");
+    assert(0 && "a unit of no kind");
     return -E_INTERNAL;
 }
 
@@ -262,6 +262,6 @@ int unit_backward(const struct unit_run *run, uint32_t u, const float *dout, flo
         assert(run->in && run->saved && run->scratch && run->targets && din);
         return head_backward(run, din, grads, loss_scale);
     }
-    assert(!"a unit of no kind");
+    assert(0 && "a unit of no kind");
     return -E_INTERNAL;
 }
