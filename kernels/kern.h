@@ -37,7 +37,12 @@ struct kern_config {
 enum kern_copy { KERN_HOST_TO_DEVICE, KERN_DEVICE_TO_HOST, KERN_DEVICE_TO_DEVICE };
 
 /* One step of AdamW (Loshchilov & Hutter, arXiv 1711.05101, algorithm 2). Everything transcendental is computed once by
- * the coordinator. */
+ * the coordinator. Every backend computes, in fp32, each operation rounded once, as bracketed here:
+ *     s = g * grad_scale
+ *     m = (beta1 * m) + (one_minus_beta1 * s)
+ *     v = (beta2 * v) + (one_minus_beta2 * (s * s))
+ *     d = (m * inv_bias1) / (sqrt(v * inv_bias2) + eps)
+ *     p = p - (lr * (d + (weight_decay * p))) */
 struct kern_adamw {
     float grad_scale; /* multiplies the gradient sum first: the clip factor */
     float lr;
@@ -49,6 +54,13 @@ struct kern_adamw {
 };
 
 struct kern_ctx;
+
+/* The order of sum_squares: blocks of KERN_SUM_BLOCK elements; in a block, element i goes to lane i % KERN_SUM_LANES in
+ * order of i, then lane j takes lane j + w for w = KERN_SUM_LANES / 2, ..., 2, 1; the blocks' lane 0 are added in
+ * order.
+ */
+#define KERN_SUM_BLOCK 4096
+#define KERN_SUM_LANES 16
 
 /* All return 0 or a negative status (runtime/base/status.h). */
 struct kern_ops {
@@ -101,8 +113,9 @@ struct kern_ops {
     int (*cross_entropy_backward)(struct kern_ctx *x, float *dlogits, const float *logits, const float *lse,
                                   const int32_t *targets, float scale, int64_t R, int64_t V);
 
-    /* STATE. acc[i] += round-to-nearest-even(grad[i] * 2^52), exactly. An element that is not finite or outside +-bound
-     * adds zero and sets *flag (host, only ever set to 1). bound <= 2^11 / M keeps M additions within 64 bits. */
+    /* STATE. acc[i] += round-to-nearest-even(grad[i] * 2^52), exactly. An element that is not strictly between -bound
+     * and bound (NaN neither) adds zero and sets *flag (host, only ever set to 1; waits for the device). bound in (0,
+     * 2^11 / M] keeps M additions within 64 bits; 0, NaN and more than 2^11 are -E_INVAL. */
     int (*exact_accumulate)(struct kern_ctx *x, int64_t *acc, const float *grad, float bound, uint32_t *flag,
                             int64_t n);
     int (*exact_add)(struct kern_ctx *x, int64_t *acc, const int64_t *other, int64_t n); /* STATE */
