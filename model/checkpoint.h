@@ -28,8 +28,8 @@ int checkpoint_write(const char *dir, const struct model *m, const struct job *j
                      const struct checkpoint_state *state, float *const (*parts)[PARAMS_PARTS], uint32_t keep,
                      char **ret_path, struct reason *why);
 
-/* The newest whole checkpoint below dir: 0 with *ret_path (mem_free), or -E_NOENT. Reads and hashes it all; half-written
- * and damaged ones are passed over. */
+/* The newest whole checkpoint below dir: 0 with *ret_path (mem_free), or -E_NOENT. Reads and hashes it all;
+ * half-written and damaged ones are passed over. */
 int checkpoint_latest(const char *dir, char **ret_path, struct reason *why);
 
 /* An opened (memory-mapped) checkpoint. At opening all tensors are hashed and compared with what was written
