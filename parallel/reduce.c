@@ -1,0 +1,393 @@
+/* See reduce.h. Pieces are numbered 0.. over the group's flat range, REDUCE_PIECE_ELEMS each, cut also at the ranges'
+ * borders so that each piece has one owner. */
+#include "parallel/reduce.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "runtime/base/clock.h"
+#include "runtime/base/mem.h"
+
+#define QUIET_NS   (1 * NS_PER_S) /* no progress for this long: ask for what is missing */
+#define NEED_BURST 32             /* at most so many requests per tick */
+
+enum piece_state { PIECE_OPEN, PIECE_BUSY, PIECE_STORED };
+
+struct piece {
+    uint64_t offset, n;
+    uint32_t owner; /* member index */
+    enum piece_state state;
+    uint32_t n_parts;    /* owner: contributions arrived */
+    struct blob **parts; /* owner: per member, NULL = not here; allocated for own pieces only */
+};
+
+struct reduce {
+    struct reduce_config config;
+    uint32_t attempt, n_members, self; /* self: member index */
+    struct msg_reduce_member *members;
+    uint32_t n_contributors; /* others than self */
+    uint32_t n_pieces, n_stored;
+    struct piece *pieces;
+    bool digesting, finished;
+    int64_t progress_at;
+    uint8_t hash[HASH_BYTES];
+    double *sum_squares;
+};
+
+static int check_order(const struct reduce_config *c, const struct msg_reduce *o, struct reason *why)
+{
+    uint64_t at = 0;
+
+    if (o->n_members != c->group->n_members)
+        return reason_set(why, -E_PROTO, "reduce of group %u names %u members, the plan has %u", o->group, o->n_members,
+                          c->group->n_members);
+    for (uint32_t i = 0; i < o->n_members; i++) {
+        if (o->members[i].peer != c->group->members[i])
+            return reason_set(why, -E_PROTO, "reduce of group %u: member %u is not the plan's", o->group, i);
+        if (o->members[i].lo != at || o->members[i].hi < at)
+            return reason_set(why, -E_PROTO, "reduce of group %u: ranges do not follow one another", o->group);
+        at = o->members[i].hi;
+    }
+    if (at != (uint64_t)c->group->n_elems)
+        return reason_set(why, -E_PROTO, "reduce of group %u: ranges do not cover it", o->group);
+    return 0;
+}
+
+/* Counts pieces (out == NULL) or writes them. */
+static uint32_t cut_pieces(const struct reduce *r, struct piece *out)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < r->n_members; i++)
+        for (uint64_t at = r->members[i].lo; at < r->members[i].hi; n++) {
+            uint64_t left = r->members[i].hi - at;
+            uint64_t len = left < REDUCE_PIECE_ELEMS ? left : REDUCE_PIECE_ELEMS;
+
+            if (out)
+                out[n] = (struct piece){.offset = at, .n = len, .owner = i};
+            at += len;
+        }
+    return n;
+}
+
+static struct task *piece_task(const struct reduce *r, enum task_kind kind, const struct piece *p)
+{
+    struct task *t = task_new(kind);
+
+    if (!t)
+        return NULL;
+    t->epoch = r->config.epoch;
+    t->step = r->config.step;
+    t->group = r->config.group_index;
+    t->attempt = r->attempt;
+    t->to = MSG_NO_PEER;
+    if (p) {
+        t->offset = p->offset;
+        t->n = p->n;
+    }
+    return t;
+}
+
+static void try_digest(struct reduce *r, struct effects *fx)
+{
+    if (r->n_stored < r->n_pieces || r->digesting)
+        return;
+    r->digesting = true;
+    effects_task(fx, piece_task(r, TASK_DIGEST, NULL));
+}
+
+/* All contributions to an own piece are here: add them up. */
+static void try_sum(struct reduce *r, struct piece *p, struct effects *fx)
+{
+    if (p->state != PIECE_OPEN || p->n_parts < r->n_contributors)
+        return;
+    struct task *t = piece_task(r, TASK_SUM, p);
+
+    p->state = PIECE_BUSY;
+    if (t) {
+        t->contributes = r->members[r->self].contributes;
+        t->parts = mem_calloc(r->n_contributors ? r->n_contributors : 1, sizeof(struct blob *));
+        if (!t->parts)
+            t = task_free(t);
+    }
+    for (uint32_t i = 0; t && i < r->n_members; i++)
+        if (p->parts && p->parts[i])
+            t->parts[t->n_parts++] = TAKE_PTR(p->parts[i]);
+    effects_task(fx, t);
+}
+
+static void start(struct reduce *r, struct effects *fx)
+{
+    for (uint32_t i = 0; i < r->n_pieces; i++) {
+        struct piece *p = &r->pieces[i];
+
+        if (p->owner == r->self) {
+            try_sum(r, p, fx);
+        } else if (r->members[r->self].contributes) {
+            struct task *t = piece_task(r, TASK_PARTIAL, p);
+
+            if (t)
+                t->to = r->members[p->owner].peer;
+            effects_task(fx, t);
+        }
+    }
+    try_digest(r, fx);
+}
+
+int reduce_new(const struct reduce_config *config, const struct msg_reduce *order, struct effects *fx,
+               struct reduce **ret, struct reason *why)
+{
+    int status = check_order(config, order, why);
+
+    if (status < 0)
+        return status;
+    struct reduce *r = mem_calloc(1, sizeof *r);
+
+    if (!r)
+        return -E_NOMEM;
+    r->config = *config;
+    r->attempt = order->attempt;
+    r->progress_at = config->now;
+    r->n_members = order->n_members;
+    r->self = UINT32_MAX;
+    r->members = mem_dup(order->members, order->n_members * sizeof *order->members);
+    r->sum_squares = mem_calloc(config->group->n_tensors, sizeof(double));
+    if (!r->members || !r->sum_squares)
+        goto nomem;
+    for (uint32_t i = 0; i < r->n_members; i++)
+        if (r->members[i].peer == config->self)
+            r->self = i;
+        else
+            r->n_contributors += r->members[i].contributes;
+    if (r->self == UINT32_MAX) {
+        reduce_free(r);
+        return reason_set(why, -E_PROTO, "reduce of group %u does not name this peer", order->group);
+    }
+    r->n_pieces = cut_pieces(r, NULL);
+    r->pieces = mem_calloc(r->n_pieces ? r->n_pieces : 1, sizeof *r->pieces);
+    if (!r->pieces)
+        goto nomem;
+    cut_pieces(r, r->pieces);
+    for (uint32_t i = 0; i < r->n_pieces; i++)
+        if (r->pieces[i].owner == r->self && !(r->pieces[i].parts = mem_calloc(r->n_members, sizeof(struct blob *))))
+            goto nomem;
+    start(r, fx);
+    *ret = r;
+    return 0;
+nomem:
+    reduce_free(r);
+    return -E_NOMEM;
+}
+
+struct reduce *reduce_free(struct reduce *r)
+{
+    if (!r)
+        return NULL;
+    for (uint32_t i = 0; r->pieces && i < r->n_pieces; i++) {
+        for (uint32_t k = 0; r->pieces[i].parts && k < r->n_members; k++)
+            blob_unref(r->pieces[i].parts[k]);
+        mem_free(r->pieces[i].parts);
+    }
+    mem_free(r->pieces);
+    mem_free(r->members);
+    mem_free(r->sum_squares);
+    return mem_free(r);
+}
+
+uint32_t reduce_attempt(const struct reduce *r)
+{
+    return r->attempt;
+}
+bool reduce_finished(const struct reduce *r)
+{
+    return r->finished;
+}
+const uint8_t *reduce_hash(const struct reduce *r)
+{
+    return r->hash;
+}
+
+static struct piece *find_piece(struct reduce *r, uint64_t offset)
+{
+    uint32_t lo = 0, hi = r->n_pieces;
+
+    while (lo < hi) {
+        uint32_t mid = lo + (hi - lo) / 2;
+
+        if (r->pieces[mid].offset < offset)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < r->n_pieces && r->pieces[lo].offset == offset ? &r->pieces[lo] : NULL;
+}
+
+static uint32_t member_of(const struct reduce *r, uint32_t peer)
+{
+    for (uint32_t i = 0; i < r->n_members; i++)
+        if (r->members[i].peer == peer)
+            return i;
+    return UINT32_MAX;
+}
+
+int reduce_chunk(struct reduce *r, uint32_t from, const struct msg *m, int64_t now, struct effects *fx)
+{
+    const struct msg_chunk *c = &m->chunk;
+    uint32_t member = member_of(r, from);
+    struct piece *p = find_piece(r, c->key.offset);
+
+    if (member == UINT32_MAX || member == r->self || !p || p->n != c->key.n || !m->body)
+        return -E_PROTO;
+    if (c->key.kind == MSG_CHUNK_PARTIAL) {
+        if (p->owner != r->self || !r->members[member].contributes || c->fixed_point != r->config.exact)
+            return -E_PROTO;
+        if (p->state != PIECE_OPEN || p->parts[member])
+            return 0;
+        p->parts[member] = blob_ref(m->body);
+        p->n_parts++;
+        r->progress_at = now;
+        try_sum(r, p, fx);
+        return 0;
+    }
+    if (p->owner != member || c->fixed_point)
+        return -E_PROTO;
+    if (p->state != PIECE_OPEN)
+        return 0;
+    struct task *t = piece_task(r, TASK_STORE, p);
+
+    p->state = PIECE_BUSY;
+    r->progress_at = now;
+    if (t)
+        t->in = blob_ref(m->body);
+    effects_task(fx, t);
+    return 0;
+}
+
+static void send_chunk(struct reduce *r, uint32_t to, enum msg_chunk_kind kind, const struct task *t,
+                       struct effects *fx)
+{
+    struct msg *m = msg_new(MSG_CHUNK, r->config.term);
+
+    if (m) {
+        m->chunk.key = (struct msg_chunk_key){
+            r->config.epoch, r->config.step, r->config.group_index, r->attempt, kind, t->offset, t->n};
+        m->chunk.fixed_point = kind == MSG_CHUNK_PARTIAL && r->config.exact;
+        m->body = blob_ref(t->out);
+    }
+    effects_send(fx, &r->config.plan->peers[to].key, m);
+}
+
+static void mark_stored(struct reduce *r, const struct task *t, struct effects *fx)
+{
+    struct piece *p = find_piece(r, t->offset);
+
+    assert(p && p->state == PIECE_BUSY);
+    p->state = PIECE_STORED;
+    r->n_stored++;
+    try_digest(r, fx);
+}
+
+void reduce_task_done(struct reduce *r, struct task *t, int64_t now, struct effects *fx)
+{
+    r->progress_at = now;
+    switch (t->kind) {
+    case TASK_PARTIAL:
+        send_chunk(r, t->to, MSG_CHUNK_PARTIAL, t, fx);
+        break;
+    case TASK_STORED:
+        send_chunk(r, t->to, MSG_CHUNK_SUM, t, fx);
+        break;
+    case TASK_SUM:
+        for (uint32_t i = 0; i < r->n_members; i++)
+            if (i != r->self)
+                send_chunk(r, r->members[i].peer, MSG_CHUNK_SUM, t, fx);
+        mark_stored(r, t, fx);
+        break;
+    case TASK_STORE:
+        mark_stored(r, t, fx);
+        break;
+    case TASK_DIGEST:
+        memcpy(r->hash, t->hash, HASH_BYTES);
+        memcpy(r->sum_squares, t->sum_squares, r->config.group->n_tensors * sizeof(double));
+        r->finished = true;
+        break;
+    default:
+        assert(!"a task that no reduce asks for");
+    }
+}
+
+void reduce_need(struct reduce *r, uint32_t from, const struct msg_chunk_key *key, struct effects *fx)
+{
+    struct piece *p = find_piece(r, key->offset);
+    uint32_t member = member_of(r, from);
+    struct task *t = NULL;
+
+    if (!p || p->n != key->n || member == UINT32_MAX || member == r->self)
+        return;
+    if (key->kind == MSG_CHUNK_PARTIAL) {
+        if (p->owner != member || !r->members[r->self].contributes)
+            return;
+        t = piece_task(r, TASK_PARTIAL, p);
+    } else {
+        if (p->owner != r->self || p->state != PIECE_STORED)
+            return;
+        t = piece_task(r, TASK_STORED, p);
+    }
+    if (t)
+        t->to = from;
+    effects_task(fx, t);
+}
+
+static void ask(struct reduce *r, const struct piece *p, uint32_t member, enum msg_chunk_kind kind, struct effects *fx)
+{
+    struct msg *m = msg_new(MSG_NEED, r->config.term);
+
+    if (m) {
+        m->need.is_chunk = true;
+        m->need.chunk = (struct msg_chunk_key){
+            r->config.epoch, r->config.step, r->config.group_index, r->attempt, kind, p->offset, p->n};
+    }
+    effects_send(fx, &r->config.plan->peers[r->members[member].peer].key, m);
+}
+
+void reduce_tick(struct reduce *r, int64_t now, struct effects *fx)
+{
+    uint32_t asked = 0;
+
+    if (r->finished || now - r->progress_at < QUIET_NS)
+        return;
+    r->progress_at = now;
+    for (uint32_t i = 0; i < r->n_pieces && asked < NEED_BURST; i++) {
+        struct piece *p = &r->pieces[i];
+
+        if (p->state != PIECE_OPEN)
+            continue;
+        if (p->owner != r->self) {
+            ask(r, p, p->owner, MSG_CHUNK_SUM, fx);
+            asked++;
+            continue;
+        }
+        for (uint32_t k = 0; k < r->n_members; k++)
+            if (k != r->self && r->members[k].contributes && !p->parts[k]) {
+                ask(r, p, k, MSG_CHUNK_PARTIAL, fx);
+                asked++;
+            }
+    }
+}
+
+struct msg *reduce_report(const struct reduce *r)
+{
+    struct msg *m = r->finished ? msg_new(MSG_REDUCED, r->config.term) : NULL;
+
+    if (!m)
+        return NULL;
+    m->reduced.epoch = r->config.epoch;
+    m->reduced.step = r->config.step;
+    m->reduced.group = r->config.group_index;
+    m->reduced.attempt = r->attempt;
+    memcpy(m->reduced.hash, r->hash, HASH_BYTES);
+    m->reduced.n_tensors = r->config.group->n_tensors;
+    m->reduced.sum_squares = mem_dup(r->sum_squares, r->config.group->n_tensors * sizeof(double));
+    return m->reduced.sum_squares ? m : msg_free(m);
+}
