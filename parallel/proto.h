@@ -159,6 +159,8 @@ struct msg_lease {
     uint32_t prev, next; /* plan peers on the route before and after, MSG_NO_PEER at the ends */
 };
 
+#define MSG_LEASES_MAX (4u * MICROBATCHES_MAX) /* of one message */
+
 /* Body: for each lease in order its tokens (if u0 == 0), then its targets (if u1 == n_units), B*T int32 each. */
 struct msg_leases {
     uint64_t epoch, step;
