@@ -137,9 +137,9 @@ static int read_number(const struct source *src, const struct job_raw *raw, cons
     else if (n->type != NUMBER_DOUBLE)
         value = (double)count;
     if (n->above_min && !(value > n->min && value <= n->max))
-        return refuse(src, n->section, n->key, why, "must be above %.10g and at most %.10g, not %s", n->min, n->max, s);
+        return refuse(src, n->section, n->key, why, "must be above %.15g and at most %.15g, not %s", n->min, n->max, s);
     if (!(value >= n->min && value <= n->max))
-        return refuse(src, n->section, n->key, why, "must be %.10g to %.10g, not %s", n->min, n->max, s);
+        return refuse(src, n->section, n->key, why, "must be %.15g to %.15g, not %s", n->min, n->max, s);
     switch (n->type) {
     case NUMBER_U32:
         *(uint32_t *)out = (uint32_t)count;
