@@ -45,7 +45,7 @@ enum job_reduction { JOB_REDUCTION_EXACT, JOB_REDUCTION_FAST };
 
 #define JOB_DATA_PATHS_MAX 64
 #define JOB_SEQUENCES_MAX  4096u               /* sequences of one microbatch */
-#define JOB_STEPS_MAX      (UINT64_C(1) << 40) /* steps of one run; data.c keys samples by (step, microbatch, sequence) */
+#define JOB_STEPS_MAX      (UINT64_C(1) << 40) /* of one run; data.c numbers samples by it */
 #define JOB_TOKENS_MAX     (UINT64_C(1) << 32) /* tokens of one step */
 
 struct job {

@@ -3,7 +3,12 @@
 #ifndef SHOAL_TESTS_UNIT_MODEL_RIG_H
 #define SHOAL_TESTS_UNIT_MODEL_RIG_H
 
-#include <stdlib.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
 #include <string.h>
 
 #include "kernels/registry.h"

@@ -320,9 +320,28 @@ static void running_out_of_memory_leaves_nothing_behind(void **state)
     assert_true(after >= 1);
 }
 
+static void every_example_is_a_job(void **state)
+{
+    static const char *const names[] = {"gpt-nano", "gpt-small"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        char path[512];
+        struct job job;
+        struct reason why = {0};
+
+        snprintf(path, sizeof(path), "%s/examples/%s.yaml", SOURCE_ROOT, names[i]);
+        if (job_load(path, &job, NULL, &why) < 0)
+            fail_msg("%s", why.text);
+        assert_string_equal(job.name, names[i]);
+        job_done(&job);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_example_is_a_job),
         cmocka_unit_test(all_keys_are_read),
         cmocka_unit_test(what_is_left_out_has_its_default),
         cmocka_unit_test(an_unknown_key_is_named_with_its_line),
