@@ -153,7 +153,7 @@ def header(losses, norms, first):
         out.append(f"    /* {name} */")
         # What is zero by mathematics (the keys' biases) is noise of double precision here.
         flat = [f"{x if abs(x) > 1e-12 else 0.0:.7e}f," for x in g.flatten().tolist()]
-        out += ["    " + " ".join(flat[i:i + 7]) for i in range(0, len(flat), 7)]
+        out += ["    " + " ".join(flat[i:i + 6]) for i in range(0, len(flat), 6)]
     out += ["};", "/* clang-format on */", "", "#endif", ""]
     return "\n".join(out)
 

@@ -72,6 +72,7 @@ COLUMNS = 120
 # (rule, file) -> why this one may. An exception that nothing needs any more is reported too.
 EXCEPTIONS = {
     ("sleep", "tests/unit/base/test_clock.c"): "sleeping is what it tests",
+    ("file-length", "tests/golden/gpt2_tiny.h"): "numbers, written by tools/golden.py",
 }
 
 C_FILES = (".c", ".h", ".cu", ".cuh", ".cl")
