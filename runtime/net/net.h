@@ -8,7 +8,8 @@
  * Accepting: net_open binds up to three sockets: lobby (anyone may come), control and bulk (only admitted keys, checked
  * by ZAP at the handshake, and again for every message against the present set). Dialling: net_dial opens control and
  * bulk to an address with the server key expected there. A dial is not retried by itself after a refusal: the owner is
- * told why and may dial anew. Delivery is at most once; order holds within one channel only. */
+ * told why and may dial anew. Delivery is at most once; order holds within one channel only. Of accepted links of one
+ * key the newest wins: the older one's DOWN comes before the newer one's UP. */
 #ifndef SHOAL_RUNTIME_NET_NET_H
 #define SHOAL_RUNTIME_NET_NET_H
 
@@ -37,6 +38,7 @@ struct net_config {
     /* A shaped link for trying things out (--emulate): 0 = off. Applied to what this process sends. */
     uint64_t emulate_rate_bytes_s;
     int64_t emulate_delay_ns;
+    int io_threads; /* zmq's, which encrypt; 0 = default (1) */
 };
 
 /* Reads "rate=20mbit,delay=40ms" into config. -E_INVAL with a sentence. */
@@ -64,9 +66,11 @@ void net_hangup(struct net *n, uint32_t dial_id); /* closes a dial; unknown ids 
 int net_send(struct net *n, const struct net_key *key, enum net_channel channel, struct blob *head, struct blob *body);
 
 enum net_event_kind {
-    NET_EVENT_NONE,        /* time-out */
-    NET_EVENT_MESSAGE,     /* key, channel, head, body */
-    NET_EVENT_UP,          /* key, dial_id (0 for accepted): the handshake is done on every channel of the link */
+    NET_EVENT_NONE,    /* time-out */
+    NET_EVENT_MESSAGE, /* key, channel, head, body */
+    /* key, dial_id (0 for accepted): the handshake is done on every channel of the link. channel is the link's first:
+     * NET_LOBBY says that it is a lobby link, in DOWN and DIAL_FAILED too. */
+    NET_EVENT_UP,
     NET_EVENT_DOWN,        /* key, dial_id: a link that was up is gone; why says how it ended */
     NET_EVENT_DIAL_FAILED, /* key, dial_id, failure, why: the dial is closed */
     NET_EVENT_WAKE,        /* net_wake or a watched descriptor became readable */
