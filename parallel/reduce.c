@@ -307,13 +307,11 @@ void reduce_task_done(struct reduce *r, struct task *t, int64_t now, struct effe
     case TASK_STORE:
         mark_stored(r, t, fx);
         break;
-    case TASK_DIGEST:
+    default:
+        assert(t->kind == TASK_DIGEST);
         memcpy(r->hash, t->hash, HASH_BYTES);
         memcpy(r->sum_squares, t->sum_squares, r->config.group->n_tensors * sizeof(double));
         r->finished = true;
-        break;
-    default:
-        assert(!"a task that no reduce asks for");
     }
 }
 

@@ -1,0 +1,148 @@
+/* The coordinator engine's insides, shared by its files only: coord.c (events, ticks, the end), coord_members.c
+ * (joining, view, links, death), coord_plan.c (plan and set-up), coord_step.c (leases, reduces, commits), coord_save.c
+ * (checkpoints, state for resuming), coord_status.c. */
+#ifndef SHOAL_SCHEDULER_COORD_IMPL_H
+#define SHOAL_SCHEDULER_COORD_IMPL_H
+
+#include "parallel/fetch.h"
+#include "scheduler/coord.h"
+#include "scheduler/routes.h"
+
+#define COORD_RESEND_NS (1000 * INT64_C(1000000)) /* an answer that is missing for this long is asked for again */
+
+enum coord_phase {
+    COORD_GATHER,  /* waiting for enough measured peers */
+    COORD_CONNECT, /* plan made; views acknowledged and links up come next */
+    COORD_SETUP,   /* plan sent; holders get their state ready */
+    COORD_RUN,
+    COORD_ENDING, /* last commit done or run given up: a last checkpoint, then over */
+    COORD_OVER,
+};
+
+struct coord_peer {
+    struct msg_join join;
+    bool admitted; /* in the view; false = dead or left */
+    bool linked;   /* its control and bulk links to us are up */
+    bool profiled, ready, leaving;
+    uint64_t view_acked, ready_epoch;
+    struct msg_heartbeat heartbeat;
+    int64_t heard_at, unlinked_at, asked_at;
+    uint64_t memory_bytes;
+    double *forward_s, *backward_s;
+    uint32_t plan_peer; /* UINT32_MAX = not in the plan */
+};
+
+struct coord_group {
+    uint32_t attempt; /* 0 = not started in this step */
+    bool complete;
+    uint32_t n_reports;
+    bool *reported; /* per member */
+    uint8_t hash[HASH_BYTES];
+    double *sum_squares; /* per tensor of the group */
+    int64_t asked_at;
+};
+
+/* A checkpoint in the making. */
+struct coord_saving {
+    enum { SAVING_NONE, SAVING_SNAPSHOT, SAVING_FETCH, SAVING_WRITE } phase;
+    struct coord_save what;
+    bool *taken;         /* per plan peer */
+    uint32_t *digest_of; /* per tensor: plan peer whose digest it is, UINT32_MAX = none yet */
+    uint8_t (*digests)[HASH_BYTES];
+    struct fetch *fetch;
+    int64_t asked_at;
+};
+
+struct coord {
+    struct coord_config config;
+    enum coord_phase phase;
+    struct coord_peer **peers; /* every one that ever joined, by pointer */
+    uint32_t n_peers, cap_peers;
+    uint64_t view;
+
+    struct plan plan; /* epoch 0 = none */
+    struct plan_groups groups;
+    struct coord_peer **plan_peers;
+    bool *link_up; /* [i * n_plan_peers + j]: i reports its link to j */
+    int64_t connect_asked_at;
+
+    uint64_t version, updates; /* committed */
+    double loss;
+    struct routes_credit credit;
+    struct routes now, next; /* leases of step `version` and of the one after */
+    bool next_valid;
+    double *losses, *eval_losses;
+    uint32_t *unit_done; /* per unit: train microbatches through backward */
+    uint32_t n_train_done, n_eval_done;
+    bool flagged;
+    struct coord_group *group;
+    uint32_t *group_of, *place_in_group; /* per tensor */
+    struct msg_commit last_commit;       /* of version - 1, kept for peers that missed it */
+    bool has_commit;
+    int64_t step_began_at, committed_at, leases_sent_at, progress_at;
+    double seconds, tokens_per_s, eval_loss;
+
+    struct coord_saving saving;
+    bool save_due;
+    uint64_t saved_version;
+    bool has_saved;
+    uint8_t saved_hash[HASH_BYTES];
+    char saved_path[1024];
+
+    bool ending_ok; /* the run reached its last step */
+    int ending_status;
+    struct reason ending_why;
+    int64_t ending_since, waiting_said_at, heartbeat_at;
+
+    int64_t now_ns;
+    struct coord_update *update; /* during coord_step only */
+};
+
+/* coord.c */
+struct msg *coord_msg(struct coord *c, enum msg_type type);
+void coord_send(struct coord *c, const struct coord_peer *p, struct msg *m);
+void coord_note(struct coord *c, const struct note *n);
+void coord_warn(struct coord *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void coord_end(struct coord *c, int status, const struct reason *why); /* status 0: done */
+void coord_over(struct coord *c);
+void coord_oom(struct coord *c);
+
+/* coord_members.c */
+struct coord_peer *coord_find(const struct coord *c,
+                              const struct key *key); /* the newest incarnation, admitted or not; NULL */
+void coord_on_join(struct coord *c, const struct key *key, const struct msg *m);
+void coord_on_link(struct coord *c, const struct key *key, bool up, const char *text);
+void coord_on_profile(struct coord *c, struct coord_peer *p, struct msg *m);
+void coord_send_view(struct coord *c, struct coord_peer *p);
+void coord_lost(struct coord *c, struct coord_peer *p, enum note_peer_state state, const char *text);
+void coord_check_silence(struct coord *c);
+uint32_t coord_admitted(const struct coord *c);
+void coord_peer_free(struct coord_peer *p);
+
+/* coord_plan.c */
+void coord_try_plan(struct coord *c);
+void coord_connect(struct coord *c); /* what is still missing before the plan can be sent */
+void coord_on_link_report(struct coord *c, struct coord_peer *p, const struct msg_link *l);
+void coord_on_ready(struct coord *c, struct coord_peer *p, const struct msg_ready *r);
+void coord_send_plan(struct coord *c, struct coord_peer *p);
+void coord_forget_plan(struct coord *c);
+bool coord_covered(const struct coord *c, uint32_t *ret_unit); /* the admitted holders together have every unit */
+
+/* coord_step.c */
+void coord_begin_run(struct coord *c);
+void coord_on_done(struct coord *c, struct coord_peer *p, const struct msg_done *d);
+void coord_on_reduced(struct coord *c, struct coord_peer *p, const struct msg_reduced *r);
+void coord_resend_step(struct coord *c);
+void coord_free_step(struct coord *c);
+
+/* coord_save.c */
+void coord_start_saving(struct coord *c); /* of the present version; the snapshot is asked for by message */
+void coord_saving_snapshots_due(struct coord *c, uint64_t version); /* by a commit that carries the request */
+void coord_on_snapshot_taken(struct coord *c, struct coord_peer *p, const struct msg_snapshot_taken *s);
+void coord_on_state_chunk(struct coord *c, const struct key *from, const struct msg *m);
+void coord_on_state_get(struct coord *c, const struct key *from, const struct msg *m);
+void coord_on_saved(struct coord *c, const struct coord_event *e);
+void coord_saving_tick(struct coord *c);
+void coord_abort_saving(struct coord *c);
+
+#endif

@@ -1,0 +1,459 @@
+/* Steps: leases out, reduces, commits (design 5). See coord_impl.h. */
+#include <assert.h>
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "model/optimizer.h"
+#include "parallel/reduce.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/mem.h"
+#include "scheduler/coord_impl.h"
+
+void coord_free_step(struct coord *c)
+{
+    routes_done(&c->now);
+    routes_done(&c->next);
+    c->next_valid = false;
+    c->losses = mem_free(c->losses);
+    c->eval_losses = mem_free(c->eval_losses);
+    c->unit_done = mem_free(c->unit_done);
+    c->group_of = mem_free(c->group_of);
+    c->place_in_group = mem_free(c->place_in_group);
+    for (uint32_t g = 0; c->group && g < c->groups.n; g++) {
+        mem_free(c->group[g].reported);
+        mem_free(c->group[g].sum_squares);
+    }
+    c->group = mem_free(c->group);
+}
+
+static bool eval_due(const struct coord *c, uint64_t step)
+{
+    const struct job *job = c->config.job;
+
+    if (job->eval.microbatches == 0)
+        return false;
+    return step == c->config.stop_after || (job->eval.every > 0 && step > 0 && step % job->eval.every == 0);
+}
+
+/* The leases of a step; the last "step" has no training, only the final evaluation. */
+static int build_routes(struct coord *c, uint64_t step, struct routes *ret)
+{
+    uint32_t n_train = step < c->config.stop_after ? c->config.model->M : 0;
+
+    return routes_build(&c->plan, &c->credit, step, n_train, eval_due(c, step) ? c->config.job->eval.microbatches : 0,
+                        ret);
+}
+
+static void send_leases(struct coord *c, const struct routes *r, uint32_t peer)
+{
+    struct msg *m = coord_msg(c, MSG_LEASES);
+    uint32_t n = 0;
+
+    if (!m)
+        return;
+    m->leases.leases = mem_calloc(r->n ? r->n : 1, sizeof *m->leases.leases);
+    if (!m->leases.leases) {
+        coord_oom(c);
+        msg_free(m);
+        return;
+    }
+    for (uint32_t i = 0; i < r->n; i++)
+        if (r->leases[i].peer == peer)
+            m->leases.leases[n++] = r->leases[i].info;
+    m->leases.epoch = c->plan.epoch;
+    m->leases.step = r->step;
+    m->leases.loss_scale = (float)(1.0 / (double)job_step_tokens(c->config.job));
+    m->leases.n_leases = n;
+    if (n > 0)
+        coord_send(c, c->plan_peers[peer], m);
+    else
+        msg_free(m);
+}
+
+static void send_all_leases(struct coord *c, const struct routes *r)
+{
+    for (uint32_t i = 0; i < c->plan.n_peers; i++)
+        send_leases(c, r, i);
+}
+
+static void try_finish(struct coord *c);
+
+static void begin_step(struct coord *c)
+{
+    if (c->next_valid) {
+        routes_done(&c->now);
+        c->now = c->next;
+        c->next = (struct routes){0};
+        c->next_valid = false;
+    } else {
+        if (build_routes(c, c->version, &c->now) < 0) {
+            coord_oom(c);
+            return;
+        }
+        send_all_leases(c, &c->now);
+    }
+    memset(c->unit_done, 0, c->plan.n_units * sizeof *c->unit_done);
+    for (uint32_t g = 0; g < c->groups.n; g++) {
+        c->group[g].attempt = 0;
+        c->group[g].complete = false;
+    }
+    c->n_train_done = c->n_eval_done = 0;
+    c->flagged = false;
+    c->step_began_at = c->progress_at = c->leases_sent_at = c->now_ns;
+    if (c->version < c->config.stop_after) {
+        if (build_routes(c, c->version + 1, &c->next) < 0) {
+            coord_oom(c);
+            return;
+        }
+        c->next_valid = true;
+        send_all_leases(c, &c->next);
+    }
+    try_finish(c); /* a last step without evaluation is done at once */
+}
+
+/* What a run needs besides the plan. false when out of memory. */
+static bool alloc_run(struct coord *c)
+{
+    const struct job *job = c->config.job;
+
+    c->losses = mem_calloc(c->config.model->M, sizeof *c->losses);
+    c->eval_losses = mem_calloc(job->eval.microbatches + 1, sizeof *c->eval_losses);
+    c->unit_done = mem_calloc(c->plan.n_units, sizeof *c->unit_done);
+    c->group_of = mem_calloc(c->config.model->n_tensors, sizeof *c->group_of);
+    c->place_in_group = mem_calloc(c->config.model->n_tensors, sizeof *c->place_in_group);
+    c->group = mem_calloc(c->groups.n, sizeof *c->group);
+    if (!c->losses || !c->eval_losses || !c->unit_done || !c->group_of || !c->place_in_group || !c->group)
+        return false;
+    for (uint32_t g = 0; g < c->groups.n; g++) {
+        const struct plan_group *group = &c->groups.groups[g];
+
+        c->group[g].reported = mem_calloc(group->n_members, sizeof(bool));
+        c->group[g].sum_squares = mem_calloc(group->n_tensors, sizeof(double));
+        if (!c->group[g].reported || !c->group[g].sum_squares)
+            return false;
+        for (uint32_t i = 0; i < group->n_tensors; i++) {
+            c->group_of[group->tensors[i]] = g;
+            c->place_in_group[group->tensors[i]] = i;
+        }
+    }
+    return true;
+}
+
+void coord_begin_run(struct coord *c)
+{
+    if (!alloc_run(c)) {
+        coord_oom(c);
+        return;
+    }
+    c->phase = COORD_RUN;
+    c->committed_at = c->now_ns;
+    begin_step(c);
+}
+
+/* Whether the peer has a gradient to give to the group in this step. */
+static bool contributes(const struct coord *c, const struct plan_group *g, uint32_t peer)
+{
+    for (uint32_t i = 0; i < c->now.n_train; i++) {
+        const struct route_lease *l = &c->now.leases[i];
+
+        if (l->peer != peer)
+            continue;
+        for (uint32_t t = 0; t < g->n_tensors; t++) {
+            const struct model_tensor *tensor = &c->config.model->tensors[g->tensors[t]];
+
+            for (uint32_t u = 0; u < tensor->n_uses; u++)
+                if (tensor->use_unit[u] >= l->info.u0 && tensor->use_unit[u] < l->info.u1)
+                    return true;
+        }
+    }
+    return false;
+}
+
+static void send_reduce(struct coord *c, uint32_t group, uint32_t member)
+{
+    const struct plan_group *g = &c->groups.groups[group];
+    struct msg *m = coord_msg(c, MSG_REDUCE);
+
+    if (!m)
+        return;
+    m->reduce.epoch = c->plan.epoch;
+    m->reduce.step = c->version;
+    m->reduce.group = group;
+    m->reduce.attempt = c->group[group].attempt;
+    m->reduce.n_members = g->n_members;
+    m->reduce.members = mem_calloc(g->n_members, sizeof *m->reduce.members);
+    if (!m->reduce.members) {
+        coord_oom(c);
+        msg_free(m);
+        return;
+    }
+    for (uint32_t i = 0; i < g->n_members; i++) {
+        m->reduce.members[i].peer = g->members[i];
+        m->reduce.members[i].contributes = contributes(c, g, g->members[i]);
+    }
+    reduce_ranges((uint64_t)g->n_elems, NULL, g->n_members, m->reduce.members);
+    coord_send(c, c->plan_peers[g->members[member]], m);
+}
+
+static void start_reduce(struct coord *c, uint32_t group)
+{
+    const struct plan_group *g = &c->groups.groups[group];
+    struct coord_group *s = &c->group[group];
+
+    s->attempt++;
+    s->complete = false;
+    s->n_reports = 0;
+    s->asked_at = c->now_ns;
+    memset(s->reported, 0, g->n_members * sizeof(bool));
+    for (uint32_t i = 0; i < g->n_members; i++)
+        send_reduce(c, group, i);
+}
+
+/* Every lease that contributes to the group is done. */
+static bool group_ready(const struct coord *c, const struct plan_group *g)
+{
+    for (uint32_t t = 0; t < g->n_tensors; t++) {
+        const struct model_tensor *tensor = &c->config.model->tensors[g->tensors[t]];
+
+        for (uint32_t u = 0; u < tensor->n_uses; u++)
+            if (c->unit_done[tensor->use_unit[u]] < c->config.model->M)
+                return false;
+    }
+    return true;
+}
+
+void coord_on_done(struct coord *c, struct coord_peer *p, const struct msg_done *d)
+{
+    if (c->phase != COORD_RUN || d->epoch != c->plan.epoch || d->step != c->version || p->plan_peer == UINT32_MAX)
+        return;
+    struct route_lease *l = routes_find(&c->now, p->plan_peer, d->microbatch, d->mode, d->u0);
+    bool last = d->u1 == c->plan.n_units;
+
+    if (!l || l->done || l->info.u1 != d->u1)
+        return;
+    l->done = true;
+    c->progress_at = c->now_ns;
+    if (d->mode == MSG_MODE_EVAL) {
+        if (last) {
+            c->eval_losses[d->microbatch] = d->loss;
+            c->n_eval_done++;
+        }
+        try_finish(c);
+        return;
+    }
+    c->n_train_done++;
+    c->flagged = c->flagged || d->flagged || (last && !isfinite(d->loss));
+    if (last)
+        c->losses[d->microbatch] = d->loss;
+    for (uint32_t u = d->u0; u < d->u1; u++)
+        c->unit_done[u]++;
+    for (uint32_t g = 0; g < c->groups.n && !c->flagged; g++)
+        if (c->group[g].attempt == 0 && group_ready(c, &c->groups.groups[g]))
+            start_reduce(c, g);
+    try_finish(c);
+}
+
+void coord_on_reduced(struct coord *c, struct coord_peer *p, const struct msg_reduced *r)
+{
+    if (c->phase != COORD_RUN || r->epoch != c->plan.epoch || r->step != c->version || r->group >= c->groups.n)
+        return;
+    const struct plan_group *g = &c->groups.groups[r->group];
+    struct coord_group *s = &c->group[r->group];
+    uint32_t member = 0;
+
+    while (member < g->n_members && g->members[member] != p->plan_peer)
+        member++;
+    if (member == g->n_members || r->attempt != s->attempt || s->reported[member] || r->n_tensors != g->n_tensors)
+        return;
+    if (s->n_reports == 0) {
+        memcpy(s->hash, r->hash, HASH_BYTES);
+        memcpy(s->sum_squares, r->sum_squares, g->n_tensors * sizeof(double));
+    } else if (memcmp(s->hash, r->hash, HASH_BYTES) != 0) {
+        char id[KEY_SHORT_LEN + 1];
+
+        key_short(&p->join.key, id);
+        coord_warn(
+            c, "peer %s (%s) has other sums for group %u of step %" PRIu64 " than the peers before it: reducing again",
+            id, p->join.name, r->group, c->version);
+        start_reduce(c, r->group);
+        return;
+    }
+    s->reported[member] = true;
+    c->progress_at = c->now_ns;
+    if (++s->n_reports == g->n_members)
+        s->complete = true;
+    try_finish(c);
+}
+
+/* The global gradient norm: sums of squares in tensor order, whatever the plan (design 5). */
+static double gradient_norm(const struct coord *c)
+{
+    double sum = 0;
+
+    for (uint32_t t = 0; t < c->config.model->n_tensors; t++)
+        sum += c->group[c->group_of[t]].sum_squares[c->place_in_group[t]];
+    return sqrt(sum);
+}
+
+static void send_commit(struct coord *c, struct coord_peer *p)
+{
+    struct msg *m = coord_msg(c, MSG_COMMIT);
+
+    if (!m)
+        return;
+    m->commit = c->last_commit;
+    m->commit.groups = NULL;
+    if (c->last_commit.n_groups) {
+        m->commit.groups = mem_dup(c->last_commit.groups, c->last_commit.n_groups * sizeof *m->commit.groups);
+        if (!m->commit.groups) {
+            coord_oom(c);
+            msg_free(m);
+            return;
+        }
+    }
+    coord_send(c, p, m);
+}
+
+/* Writes the commit of the present step into last_commit. */
+static bool write_commit(struct coord *c, bool skipped)
+{
+    struct msg_commit *k = &c->last_commit;
+    double sum = 0, norm = skipped ? NAN : gradient_norm(c);
+    const struct job *job = c->config.job;
+
+    skipped = skipped || !isfinite(norm);
+    for (uint32_t m = 0; m < c->config.model->M; m++)
+        sum += c->losses[m];
+    mem_free(k->groups);
+    *k = (struct msg_commit){.epoch = c->plan.epoch, .step = c->version, .skipped = skipped};
+    k->loss = sum / (double)job_step_tokens(job);
+    k->norm = skipped ? 0 : norm;
+    if (!isfinite(k->loss))
+        k->loss = 0; /* the commit is skipped; the wire carries finite numbers only */
+    if (skipped)
+        return true;
+    k->update = optimizer_step(job, c->version, c->updates, norm);
+    k->n_groups = c->groups.n;
+    k->groups = mem_calloc(c->groups.n, sizeof *k->groups);
+    for (uint32_t g = 0; k->groups && g < c->groups.n; g++) {
+        k->groups[g].attempt = c->group[g].attempt;
+        memcpy(k->groups[g].hash, c->group[g].hash, HASH_BYTES);
+    }
+    return k->groups != NULL;
+}
+
+static void note_step(struct coord *c)
+{
+    const struct msg_commit *k = &c->last_commit;
+
+    c->seconds = (double)(c->now_ns - c->committed_at) / (double)NS_PER_S;
+    c->tokens_per_s = (double)job_step_tokens(c->config.job) / c->seconds;
+    coord_note(c, &(struct note){.kind = NOTE_STEP,
+                                 .step = c->version,
+                                 .steps_total = c->config.stop_after,
+                                 .epoch = c->plan.epoch,
+                                 .n_peers = coord_admitted(c),
+                                 .skipped = k->skipped,
+                                 .loss = k->loss,
+                                 .norm = k->norm,
+                                 .lr = (double)k->update.lr,
+                                 .seconds = c->seconds,
+                                 .tokens_per_s = c->tokens_per_s});
+}
+
+static void commit(struct coord *c, bool skipped)
+{
+    const struct job *job = c->config.job;
+
+    if (!write_commit(c, skipped)) {
+        coord_oom(c);
+        return;
+    }
+    uint64_t version = c->version + 1;
+
+    c->save_due = c->save_due || version == c->config.stop_after ||
+                  (job->checkpoint.every > 0 && version % job->checkpoint.every == 0);
+    c->last_commit.snapshot = c->save_due && c->saving.phase == SAVING_NONE;
+    c->has_commit = true;
+    for (uint32_t i = 0; i < c->plan.n_peers; i++)
+        send_commit(c, c->plan_peers[i]);
+    c->version = version;
+    c->updates += !c->last_commit.skipped;
+    if (!c->last_commit.skipped || c->last_commit.loss != 0)
+        c->loss = c->last_commit.loss;
+    note_step(c);
+    c->committed_at = c->now_ns;
+    if (c->last_commit.snapshot) {
+        c->save_due = false;
+        coord_saving_snapshots_due(c, version);
+    }
+    begin_step(c);
+}
+
+static void finish_eval(struct coord *c)
+{
+    const struct model *m = c->config.model;
+    uint32_t n = c->config.job->eval.microbatches;
+    double sum = 0;
+
+    for (uint32_t i = 0; i < n; i++)
+        sum += c->eval_losses[i];
+    c->eval_loss = sum / ((double)n * m->B * m->n_ctx);
+    coord_note(c,
+               &(struct note){
+                   .kind = NOTE_EVAL, .step = c->version, .steps_total = c->config.stop_after, .loss = c->eval_loss});
+}
+
+static void try_finish(struct coord *c)
+{
+    bool eval = eval_due(c, c->version);
+
+    if (c->phase != COORD_RUN || c->now.step != c->version ||
+        (eval && c->n_eval_done < c->config.job->eval.microbatches) || c->n_train_done < c->now.n_train)
+        return;
+    if (c->version < c->config.stop_after) {
+        for (uint32_t g = 0; g < c->groups.n && !c->flagged; g++)
+            if (!c->group[g].complete)
+                return;
+        if (eval)
+            finish_eval(c);
+        commit(c, c->flagged);
+        return;
+    }
+    if (eval)
+        finish_eval(c);
+    coord_end(c, 0, NULL);
+}
+
+void coord_resend_step(struct coord *c)
+{
+    bool quiet =
+        c->now_ns - c->progress_at > 2 * COORD_RESEND_NS && c->now_ns - c->leases_sent_at > 2 * COORD_RESEND_NS;
+
+    for (uint32_t i = 0; i < c->plan.n_peers; i++) {
+        struct coord_peer *p = c->plan_peers[i];
+        bool stale = c->now_ns - c->committed_at > COORD_RESEND_NS && c->now_ns - p->asked_at > COORD_RESEND_NS;
+
+        if (c->has_commit && p->heartbeat.version < c->version && p->heartbeat.epoch == c->plan.epoch && stale) {
+            p->asked_at = c->now_ns;
+            send_commit(c, p);
+        }
+        if (quiet || (stale && p->heartbeat.version == c->version && p->heartbeat.step_leases < c->now.step + 1)) {
+            p->asked_at = c->leases_sent_at = c->now_ns;
+            send_leases(c, &c->now, i);
+            if (c->next_valid)
+                send_leases(c, &c->next, i);
+        }
+    }
+    for (uint32_t g = 0; g < c->groups.n; g++) {
+        struct coord_group *s = &c->group[g];
+
+        if (s->attempt == 0 || s->complete || c->now_ns - s->asked_at < COORD_RESEND_NS)
+            continue;
+        s->asked_at = c->now_ns;
+        for (uint32_t i = 0; i < c->groups.groups[g].n_members; i++)
+            if (!s->reported[i])
+                send_reduce(c, g, i);
+    }
+}
