@@ -33,12 +33,13 @@ static void add_rows(float *acc, const float *in, int64_t stride, int64_t n_rows
 }
 
 /* GELU's 0.5 (1 + tanh u) is the logistic function of 2u, u = sqrt(2/pi) (x + 0.044715 x^3): no tanh is needed and
- * nothing cancels for negative x. Past |x| = 10 the logistic is 0 or 1 within 1e-37; clamping there keeps e^-2u finite,
- * so that the derivative's products are never 0 * infinity. */
+ * nothing cancels for negative x. Past |x| = 10 the logistic is 0 or 1 within 1e-37; clamping x there keeps e^-2u
+ * finite, so that the derivative's products are never 0 * infinity. The clamp is of the bits, because compilers turn
+ * two comparisons of floats in a row into branches. */
 static inline float gelu_clamp(float x)
 {
-    x = x > 10.0f ? 10.0f : x;
-    return x < -10.0f ? -10.0f : x;
+    const int32_t ten = 0x41200000, size = (int32_t)(vec_bits(x) & 0x7fffffff);
+    return vec_float((uint32_t)(size < ten ? size : ten) | (vec_bits(x) & 0x80000000));
 }
 
 #define GELU_2C 1.5957691216057308f /* 2 sqrt(2/pi) */
@@ -50,7 +51,7 @@ static void gelu_forward(float *out, const float *in, int64_t n)
     VEC_INDEPENDENT
     for (int64_t i = 0; i < n; i++) {
         const float x = gelu_clamp(in[i]);
-        const float e = vec_expf(-(GELU_2C * (x + GELU_A * (x * x * x))));
+        const float e = vec_exp_near(-(GELU_2C * (x + GELU_A * (x * x * x))));
         out[i] = in[i] / (1.0f + e);
     }
 }
@@ -61,7 +62,7 @@ static void gelu_backward(float *din, const float *dout, const float *in, int64_
     VEC_INDEPENDENT
     for (int64_t i = 0; i < n; i++) {
         const float x = gelu_clamp(in[i]);
-        const float e = vec_expf(-(GELU_2C * (x + GELU_A * (x * x * x))));
+        const float e = vec_exp_near(-(GELU_2C * (x + GELU_A * (x * x * x))));
         const float s = 1.0f / (1.0f + e);
         const float du = GELU_2C * (1.0f + GELU_3A * (x * x));
         din[i] = dout[i] * (s + in[i] * ((e * s) * s * du));
@@ -72,7 +73,7 @@ static void softmax_forward(float *row, int64_t n)
 {
     const float max = vec_max(row, n);
     for (int64_t i = 0; i < n; i++)
-        row[i] = vec_expf(row[i] - max);
+        row[i] = vec_exp_below(row[i] - max);
     const float inv = 1.0f / vec_sum(row, n);
     for (int64_t i = 0; i < n; i++)
         row[i] *= inv;
@@ -135,7 +136,7 @@ static double log_sum_exp(const float *row, int64_t n)
     for (int64_t i = 0; i < n; i += CHUNK) {
         const int64_t m = n - i < CHUNK ? n - i : CHUNK;
         for (int64_t j = 0; j < m; j++)
-            e[j] = vec_expf(row[i + j] - max);
+            e[j] = vec_exp_below(row[i + j] - max);
         for (int64_t j = m; j % VEC_LANES != 0; j++)
             e[j] = 0.0f;
         for (int64_t j = 0; j < m; j += VEC_LANES)
@@ -148,10 +149,10 @@ static double log_sum_exp(const float *row, int64_t n)
 static void cross_entropy_backward(float *dlogits, const float *logits, float lse, int64_t target, float scale,
                                    int64_t V)
 {
-    const float at_target = (vec_expf(logits[target] - lse) - 1.0f) * scale;
+    const float at_target = (vec_exp_below(logits[target] - lse) - 1.0f) * scale;
     VEC_INDEPENDENT
     for (int64_t i = 0; i < V; i++)
-        dlogits[i] = vec_expf(logits[i] - lse) * scale;
+        dlogits[i] = vec_exp_below(logits[i] - lse) * scale;
     dlogits[target] = at_target;
 }
 
@@ -227,7 +228,7 @@ static void adamw(float *p, float *m, float *v, const float *g, const struct ker
 static void vec_exp(float *out, const float *in, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
-        out[i] = vec_expf(in[i]);
+        out[i] = vec_exp_below(in[i]);
 }
 
 const struct vec VEC_TABLE = {

@@ -30,14 +30,12 @@ static inline float vec_float(uint32_t u)
     return x;
 }
 
-/* e^x after Cephes' expf (S. Moshier, "Methods and Programs for Mathematical Functions", 1989): x = n ln2 + r, a
- * polynomial in r, and 2^n in two factors, so that subnormal results and overflow come out right. At most 2 ulp.
- * NaN gives NaN: both selects keep it. */
-static inline float vec_expf(float x)
+/* e^x for |x| <= 87.33, after Cephes' expf (S. Moshier, "Methods and Programs for Mathematical Functions", 1989): x = n
+ * ln2 + r, a polynomial in r, and 2^n put into the exponent. At most 2 ulp. NaN gives NaN, because the polynomial does.
+ */
+static inline float vec_exp_near(float x)
 {
     const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer, in the low bits */
-    x = x > 89.0f ? 89.0f : x;
-    x = x < -104.0f ? -104.0f : x;
     const float k = x * 1.44269504088896341f + magic;
     const float n = k - magic;
     const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f; /* ln2 in two parts; the first product is exact */
@@ -48,9 +46,14 @@ static inline float vec_expf(float x)
     y = y * r + 1.6666665459e-1f;
     y = y * r + 5.0000001201e-1f;
     y = (y * (r * r) + r) + 1.0f;
-    const int32_t e = (int32_t)(vec_bits(k) - vec_bits(magic));
-    const int32_t half = e >> 1;
-    return y * vec_float((uint32_t)(half + 127) << 23) * vec_float((uint32_t)(e - half + 127) << 23);
+    return y * vec_float((vec_bits(k) - vec_bits(magic) + 127) << 23);
+}
+
+/* e^x for x <= 87.33: 0 where the result would be subnormal. */
+static inline float vec_exp_below(float x)
+{
+    const float y = vec_exp_near(x);
+    return x < -87.3365f ? 0.0f : y;
 }
 
 /* ln x for x >= 1; NaN and infinity return themselves. x = m 2^e with m about 1, ln m = 2 atanh((m - 1) / (m + 1)). */
