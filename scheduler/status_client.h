@@ -1,8 +1,6 @@
 /* Asking a running coordinator how the job goes: one question to its lobby, one answer. Anyone with the invite may.
  *
- * The answer is a JSON object. What `shoal status` shows of it, where present: "job", "step", "steps", "epoch", "loss",
- * "tokens_per_s", "state" (in words), and "peers": an array of {"id", "name", "device", "state", "units", "share" (of
- * the microbatches, 0..1), "busy" (0..1), "memory_bytes"}. */
+ * The answer is the JSON object that coord_status writes. */
 #ifndef SHOAL_SCHEDULER_STATUS_CLIENT_H
 #define SHOAL_SCHEDULER_STATUS_CLIENT_H
 
