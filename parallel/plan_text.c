@@ -203,6 +203,8 @@ static int read_stage(struct reader *r)
         e = reason_set(r->why, -E_CONFIG, "line %u: ':' expected after the units", r->line);
     while (e == 0 && !line_over(r))
         e = read_holder(r);
+    if (e == 0 && p->n_holders == stage.first_holder)
+        e = reason_set(r->why, -E_CONFIG, "line %u: a stage needs a peer", r->line);
     if (e == 0)
         e = grow(r, &p->stages, p->n_stages, &r->stages_cap, STAGES_MAX, sizeof(stage), "stages");
     if (e < 0)

@@ -4,7 +4,10 @@
  *
  * Common to all heads: "t" type, "v" protocol version, "term". Unknown types decode to -E_UNSUPPORTED (skip it), other
  * versions to -E_VERSION with both versions in the sentence, everything else that is wrong to -E_PROTO. Unknown keys of
- * a map are skipped, so fields can be added. Who sent a message is what the link proved, never a field. */
+ * a map are skipped, so fields can be added. Who sent a message is what the link proved, never a field.
+ *
+ * Texts for people (names, devices, reasons) are cleaned on the way out and in: control characters and what is no UTF-8
+ * become '?'. Hashes of bodies are not checked here, nor are signatures. */
 #ifndef SHOAL_PARALLEL_PROTO_H
 #define SHOAL_PARALLEL_PROTO_H
 
@@ -173,7 +176,7 @@ struct msg_done {
     uint64_t epoch, step;
     uint32_t microbatch, mode, u0, u1;
     bool flagged; /* a gradient element was not finite or out of bounds */
-    double loss;  /* sum over the microbatch's tokens; meaningful when u1 == n_units */
+    double loss;  /* sum over the microbatch's tokens; meaningful when u1 == n_units; finite unless flagged */
 };
 
 enum msg_direction { MSG_FORWARD, MSG_BACKWARD, MSG_DIRECTION_END };
@@ -215,7 +218,7 @@ struct msg_reduce {
     uint64_t epoch, step;
     uint32_t group, attempt;
     uint32_t n_members;
-    struct msg_reduce_member *members; /* in peer order; ranges in order, covering the group */
+    struct msg_reduce_member *members; /* in peer order; ranges in order, covering the group; somebody contributes */
 };
 
 struct msg_chunk {
@@ -228,7 +231,7 @@ struct msg_reduced {
     uint32_t group, attempt;
     uint8_t hash[HASH_BYTES]; /* of the group's fp32 sums */
     uint32_t n_tensors;
-    double *sum_squares; /* [n_tensors] in group order */
+    double *sum_squares; /* [n_tensors] in group order; not finite where fp32 sums overflowed */
 };
 
 struct msg_commit_group {
@@ -241,8 +244,8 @@ struct msg_commit {
     bool skipped;
     bool snapshot; /* take a snapshot of the new version for a checkpoint */
     struct kern_adamw update;
-    double loss, norm;
-    uint32_t n_groups; /* 0 when skipped */
+    double loss, norm; /* finite unless skipped */
+    uint32_t n_groups; /* 0 when skipped, and only then */
     struct msg_commit_group *groups;
 };
 

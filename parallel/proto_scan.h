@@ -1,6 +1,6 @@
 /* Inside proto*.c only: a look at msgpack bytes before the library sees them. msgpack-c reserves memory for as many
- * elements as an array's head claims before it has seen one of them (24 bytes each: a head of five bytes can ask for
- * 100 GB), so the claims are checked against the bytes that are there first. */
+ * elements as an array's head claims before it has seen one of them (tried with 4.0.0: six bytes make it take 2 GB), so
+ * claims are checked against the bytes that are there first. */
 #ifndef SHOAL_PARALLEL_PROTO_SCAN_H
 #define SHOAL_PARALLEL_PROTO_SCAN_H
 
