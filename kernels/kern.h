@@ -55,10 +55,8 @@ struct kern_adamw {
 
 struct kern_ctx;
 
-/* The order of sum_squares: blocks of KERN_SUM_BLOCK elements; in a block, element i goes to lane i % KERN_SUM_LANES in
- * order of i, then lane j takes lane j + w for w = KERN_SUM_LANES / 2, ..., 2, 1; the blocks' lane 0 are added in
- * order.
- */
+/* The order of sum_squares: blocks of KERN_SUM_BLOCK elements. In a block, element i goes to lane i % KERN_SUM_LANES in
+ * order of i; then lane j takes lane j + w for w = KERN_SUM_LANES / 2, ..., 2, 1. The blocks' lanes 0 add in order. */
 #define KERN_SUM_BLOCK 4096
 #define KERN_SUM_LANES 16
 

@@ -1,5 +1,5 @@
-/* The layers as plain loops in the manner of a textbook: one thread, every sum in double, nothing shared with the fast
- * kernels. See reference.h. */
+/* The layers as plain loops in the manner of a textbook: one thread, nothing shared with the fast kernels. See
+ * reference.h. */
 #include "kernels/cpu/reference.h"
 #include "runtime/base/status.h"
 

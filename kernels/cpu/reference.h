@@ -1,5 +1,6 @@
-/* The readable truth: every operation of kern.h as plain loops, one thread, sums in double. Slow. Tests compare every
- * backend with it; it is not in the registry. Its STATE operations give the same bits as every other backend's. */
+/* The readable truth: every operation of kern.h as plain loops, one thread, sums in double (where a gradient is
+ * scattered, as by attention and embeddings, it adds up in fp32). Slow. Tests compare every backend with it; it is not
+ * in the registry. Its STATE operations give the same bits as every other backend's. */
 #ifndef SHOAL_KERNELS_CPU_REFERENCE_H
 #define SHOAL_KERNELS_CPU_REFERENCE_H
 

@@ -10,8 +10,6 @@
 #endif
 extern const struct vec VEC_TABLE;
 
-enum { CHUNK = 512 }; /* floats of a buffer on the stack: well within the first-level cache */
-
 static void add(float *out, const float *a, const float *b, int64_t n)
 {
     VEC_INDEPENDENT
@@ -71,12 +69,19 @@ static void gelu_backward(float *din, const float *dout, const float *in, int64_
 
 static void softmax_forward(float *row, int64_t n)
 {
-    const float max = vec_max(row, n);
-    for (int64_t i = 0; i < n; i++)
-        row[i] = vec_exp_below(row[i] - max);
-    const float inv = 1.0f / vec_sum(row, n);
-    for (int64_t i = 0; i < n; i++)
+    float tail[VEC_LANES], lanes[VEC_LANES];
+    vec_clear(lanes);
+    const int64_t at = vec_tail(tail, row, n, -INFINITY);
+    const float max = vec_max(row, at, tail);
+    for (int64_t i = 0; i < at; i += VEC_LANES)
+        vec_exp_block(row + i, lanes, row + i, max);
+    vec_exp_block(tail, lanes, tail, max);
+    const float inv = 1.0f / vec_fold(lanes);
+    for (int64_t i = 0; i < at; i++)
         row[i] *= inv;
+    for (int j = 0; j < VEC_LANES; j++)
+        tail[j] *= inv;
+    memcpy(row + at, tail, (size_t)(n - at) * sizeof *row);
 }
 
 static void softmax_backward(float *drow, const float *p, int64_t n)
@@ -103,7 +108,9 @@ static void layernorm_forward(float *out, float *ret_mean, float *ret_rstd, cons
 static void layernorm_backward(float *din, float *dweight, float *dbias, const float *dout, const float *in,
                                const float *weight, float mean, float rstd, int64_t C)
 {
-    float lanes_g[VEC_LANES] = {0}, lanes_gn[VEC_LANES] = {0};
+    float lanes_g[VEC_LANES], lanes_gn[VEC_LANES];
+    vec_clear(lanes_g);
+    vec_clear(lanes_gn);
     int64_t i = 0;
     for (; i + VEC_LANES <= C; i += VEC_LANES)
         for (int j = 0; j < VEC_LANES; j++) {
@@ -130,19 +137,13 @@ static void layernorm_backward(float *din, float *dweight, float *dbias, const f
 
 static double log_sum_exp(const float *row, int64_t n)
 {
-    const float max = vec_max(row, n);
-    float lanes[VEC_LANES] = {0};
-    float e[CHUNK];
-    for (int64_t i = 0; i < n; i += CHUNK) {
-        const int64_t m = n - i < CHUNK ? n - i : CHUNK;
-        for (int64_t j = 0; j < m; j++)
-            e[j] = vec_exp_below(row[i + j] - max);
-        for (int64_t j = m; j % VEC_LANES != 0; j++)
-            e[j] = 0.0f;
-        for (int64_t j = 0; j < m; j += VEC_LANES)
-            for (int l = 0; l < VEC_LANES; l++)
-                lanes[l] += e[j + l];
-    }
+    float tail[VEC_LANES], e[VEC_LANES], lanes[VEC_LANES];
+    vec_clear(lanes);
+    const int64_t at = vec_tail(tail, row, n, -INFINITY);
+    const float max = vec_max(row, at, tail);
+    for (int64_t i = 0; i < at; i += VEC_LANES)
+        vec_exp_block(e, lanes, row + i, max);
+    vec_exp_block(e, lanes, tail, max);
     return (double)max + vec_log((double)vec_fold(lanes));
 }
 

@@ -76,17 +76,33 @@ static inline double vec_log(double x)
     return e * 0.69314718055994530942 + 2.0 * (t + t * s);
 }
 
+/* Lanes in halves: the widths are constants, so that each step is a few vector instructions. */
+static inline void vec_fold_half(float *lanes, int w)
+{
+    for (int j = 0; j < w; j++)
+        lanes[j] += lanes[j + w];
+}
+
 static inline float vec_fold(float *lanes)
 {
-    for (int w = VEC_LANES / 2; w > 0; w /= 2)
-        for (int j = 0; j < w; j++)
-            lanes[j] += lanes[j + w];
-    return lanes[0];
+    _Static_assert(VEC_LANES == 32, "five halvings");
+    vec_fold_half(lanes, 16);
+    vec_fold_half(lanes, 8);
+    vec_fold_half(lanes, 4);
+    vec_fold_half(lanes, 2);
+    return lanes[0] + lanes[1];
+}
+
+static inline void vec_clear(float *lanes)
+{
+    for (int j = 0; j < VEC_LANES; j++)
+        lanes[j] = 0.0f;
 }
 
 static inline float vec_sum(const float *a, int64_t n)
 {
-    float lanes[VEC_LANES] = {0};
+    float lanes[VEC_LANES];
+    vec_clear(lanes);
     int64_t i = 0;
     for (; i + VEC_LANES <= n; i += VEC_LANES)
         for (int j = 0; j < VEC_LANES; j++)
@@ -96,22 +112,11 @@ static inline float vec_sum(const float *a, int64_t n)
     return vec_fold(lanes);
 }
 
-static inline float vec_dot(const float *a, const float *b, int64_t n)
-{
-    float lanes[VEC_LANES] = {0};
-    int64_t i = 0;
-    for (; i + VEC_LANES <= n; i += VEC_LANES)
-        for (int j = 0; j < VEC_LANES; j++)
-            lanes[j] += a[i + j] * b[i + j];
-    for (int j = 0; i + j < n; j++)
-        lanes[j] += a[i + j] * b[i + j];
-    return vec_fold(lanes);
-}
-
 /* Sum of (a[i] - mean)^2. */
 static inline float vec_sum_squared_distance(const float *a, float mean, int64_t n)
 {
-    float lanes[VEC_LANES] = {0};
+    float lanes[VEC_LANES];
+    vec_clear(lanes);
     int64_t i = 0;
     for (; i + VEC_LANES <= n; i += VEC_LANES)
         for (int j = 0; j < VEC_LANES; j++)
@@ -121,22 +126,61 @@ static inline float vec_sum_squared_distance(const float *a, float mean, int64_t
     return vec_fold(lanes);
 }
 
-/* The largest; NaN elements are passed over (they show in what is computed from the row next). */
-static inline float vec_max(const float *a, int64_t n)
+/* What of row does not fill a block of lanes, followed by pad; returns where it starts. Short rows are common
+ * (attention over few positions), and a padded block costs less than a loop over the rest. */
+static inline int64_t vec_tail(float *tail, const float *row, int64_t n, float pad)
+{
+    const int64_t at = n - n % VEC_LANES;
+    for (int j = 0; j < VEC_LANES; j++)
+        tail[j] = pad;
+    memcpy(tail, row + at, (size_t)(n - at) * sizeof *tail);
+    return at;
+}
+
+static inline float vec_dot(const float *a, const float *b, int64_t n)
+{
+    float lanes[VEC_LANES], tail_a[VEC_LANES], tail_b[VEC_LANES];
+    vec_clear(lanes);
+    const int64_t at = vec_tail(tail_a, a, n, 0.0f);
+    vec_tail(tail_b, b, n, 0.0f);
+    for (int64_t i = 0; i < at; i += VEC_LANES)
+        for (int j = 0; j < VEC_LANES; j++)
+            lanes[j] += a[i + j] * b[i + j];
+    for (int j = 0; j < VEC_LANES; j++)
+        lanes[j] += tail_a[j] * tail_b[j];
+    return vec_fold(lanes);
+}
+
+/* lanes[j] = the larger of it and a[j]. */
+static inline void vec_max_block(float *lanes, const float *a, int n)
+{
+    for (int j = 0; j < n; j++)
+        lanes[j] = a[j] > lanes[j] ? a[j] : lanes[j];
+}
+
+/* The largest of row, whose tail was split off at `at`. NaN elements are passed over (they show in what is computed
+ * from the row next). */
+static inline float vec_max(const float *row, int64_t at, const float *tail)
 {
     float lanes[VEC_LANES];
-    for (int j = 0; j < VEC_LANES; j++)
-        lanes[j] = a[0];
-    int64_t i = 0;
-    for (; i + VEC_LANES <= n; i += VEC_LANES)
-        for (int j = 0; j < VEC_LANES; j++)
-            lanes[j] = a[i + j] > lanes[j] ? a[i + j] : lanes[j];
-    for (int j = 0; i + j < n; j++)
-        lanes[j] = a[i + j] > lanes[j] ? a[i + j] : lanes[j];
-    for (int w = VEC_LANES / 2; w > 0; w /= 2)
-        for (int j = 0; j < w; j++)
-            lanes[j] = lanes[j + w] > lanes[j] ? lanes[j + w] : lanes[j];
-    return lanes[0];
+    memcpy(lanes, tail, sizeof lanes);
+    for (int64_t i = 0; i < at; i += VEC_LANES)
+        vec_max_block(lanes, row + i, VEC_LANES);
+    vec_max_block(lanes, lanes + 16, 16);
+    vec_max_block(lanes, lanes + 8, 8);
+    vec_max_block(lanes, lanes + 4, 4);
+    vec_max_block(lanes, lanes + 2, 2);
+    return lanes[1] > lanes[0] ? lanes[1] : lanes[0];
+}
+
+/* out = e^(in - max), added to lanes. out may be in. */
+static inline void vec_exp_block(float *out, float *lanes, const float *in, float max)
+{
+    VEC_INDEPENDENT
+    for (int j = 0; j < VEC_LANES; j++) {
+        out[j] = vec_exp_below(in[j] - max);
+        lanes[j] += out[j];
+    }
 }
 
 #endif

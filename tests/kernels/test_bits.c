@@ -30,7 +30,7 @@ static void assert_same_bits(struct rig *a, struct rig *b, const char *what)
 static void bits_do_not_depend_on_threads(void **state)
 {
     (void)state;
-    const int counts[] = {2, 3, 7};
+    const int counts[] = {2, 3, 7, 16};
     struct rig one = rig_cpu(1, 0);
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         struct rig many = rig_cpu(counts[i], 0);
