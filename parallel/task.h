@@ -35,6 +35,7 @@ enum task_kind {
 #define TASK_NO_SLOT UINT32_MAX
 
 struct task {
+    struct task *next; /* whoever holds the task may link it into a list: queueing one cannot fail */
     enum task_kind kind;
     int status; /* result: 0 or a negative status; why then has a sentence */
     struct reason why;
