@@ -23,7 +23,7 @@ LAYERS = {
     "runtime/store": ["runtime/base", "crypto/hash.h"],
     "kernels": ["runtime/base"],
     "model": ["kernels", "runtime/base", "runtime/store", "crypto"],
-    "parallel": ["model", "kernels", "runtime/base", "runtime/store", "crypto"],
+    "parallel": ["model", "kernels", "runtime", "crypto"],
     "scheduler": ["parallel", "model", "kernels", "runtime", "crypto"],
     "peer": ["parallel", "model", "kernels", "runtime", "crypto"],
     "sim": ["scheduler", "peer", "parallel", "model", "kernels", "runtime", "crypto"],
