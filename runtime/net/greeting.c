@@ -1,5 +1,5 @@
 /* One raw look at a port that a dial failed on. libzmq reports a wrong server key, a dead port and a foreign program
- * with the same events, so we connect once ourselves, send a ZMTP 3 greeting and read the 64 bytes that every ZMTP 3
+ * with the same events, so we connect once ourselves, begin a ZMTP 3 greeting and read the 64 bytes that every ZMTP 3
  * peer answers (ZMTP 3.1, RFC 37: signature ff ........ 7f, version, mechanism in bytes 12 to 31). Never blocks;
  * nothing of the answer is trusted beyond choosing a sentence. */
 #include "runtime/net/net_internal.h"
@@ -85,11 +85,12 @@ static enum net_probe_result greeting_judge(const struct net_probe *p, bool ende
     return NET_PROBE_OTHER;
 }
 
+/* Only signature and version: that brings out the peer's whole greeting, while naming a mechanism it does not have
+ * would make it hang up before saying its own. */
 static void greeting_send(const struct net_probe *p)
 {
-    uint8_t out[GREETING_BYTES] = {0xff, [8] = 1, [9] = 0x7f, [10] = 3};
-    memcpy(out + MECHANISM_AT, "CURVE", 5);
-    /* 64 bytes always fit a fresh socket's buffer; if not, the silence is judged. */
+    static const uint8_t out[SIGNATURE_BYTES + 1] = {0xff, [8] = 1, [9] = 0x7f, [10] = 3};
+    /* It always fits a fresh socket's buffer; if not, the silence is judged. */
     ssize_t rc = send(p->fd, out, sizeof out, MSG_NOSIGNAL);
     (void)rc;
 }

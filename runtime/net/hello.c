@@ -116,6 +116,7 @@ static bool conn_bind(struct net_sock *s, struct net_conn *conn, uint32_t rid, i
     if (s->fds[fd].conn) /* cannot be: its connection ended without an event */
         s->fds[fd].conn->fd = -1;
     s->fds[fd].conn = conn;
+    s->fds[fd].linked = true;
     net_map_add(&s->net->by_rid, &conn->by_rid, (uint64_t)rid | (uint64_t)s->channel << 32);
     return true;
 }

@@ -32,28 +32,19 @@ static struct net_fd *fd_slot(struct net_sock *s, int fd)
 
 static void on_bound(struct net_sock *s, uint16_t event, uint32_t value)
 {
-    struct net_fd *slot;
-    switch (event) {
-    case ZMQ_EVENT_ACCEPTED:
-    case ZMQ_EVENT_DISCONNECTED:
-        slot = fd_slot(s, (int)value);
-        if (!slot)
-            return;
-        struct net_conn *conn = TAKE_PTR(slot->conn);
-        slot->open = event == ZMQ_EVENT_ACCEPTED;
-        if (conn) {
-            conn->fd = -1;
-            net_hello_bye(conn->link, NET_BYE_CUT);
-            net_link_cut(conn->link, "the connection was closed by the other side");
-        }
+    if (event != ZMQ_EVENT_ACCEPTED && event != ZMQ_EVENT_DISCONNECTED)
         return;
-    case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH:
-    case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
-    case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+    struct net_fd *slot = fd_slot(s, (int)value);
+    if (!slot)
+        return;
+    struct net_conn *conn = slot->conn;
+    if (event == ZMQ_EVENT_DISCONNECTED && slot->open && !slot->linked)
         s->net->counters.refused_handshakes++;
-        return;
-    default:
-        return;
+    *slot = (struct net_fd){.open = event == ZMQ_EVENT_ACCEPTED};
+    if (conn) {
+        conn->fd = -1;
+        net_hello_bye(conn->link, NET_BYE_CUT);
+        net_link_cut(conn->link, "the connection was closed by the other side");
     }
 }
 

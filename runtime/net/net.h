@@ -107,8 +107,8 @@ int net_watch(struct net *n, int fd);
 
 struct net_counters {
     uint64_t sent_bytes, received_bytes, sent_messages, received_messages;
-    uint64_t dropped_messages; /* malformed, or from keys no longer admitted */
-    uint64_t refused_handshakes;
+    uint64_t dropped_messages;   /* malformed, or from keys no longer admitted */
+    uint64_t refused_handshakes; /* accepted connections that ended without becoming part of a link */
 };
 void net_counters(const struct net *n, struct net_counters *ret);
 

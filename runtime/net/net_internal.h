@@ -111,7 +111,7 @@ void net_source_remove(struct net *n, struct net_source *s);
 
 /* What is known of a descriptor under a ROUTER, from its monitor. */
 struct net_fd {
-    bool open;
+    bool open, linked; /* linked: it was a conn's at some time */
     struct net_conn *conn;
 };
 

@@ -57,11 +57,14 @@ static bool set_options(struct net_sock *s, const struct net_key *server_key)
            zmq_setsockopt(s->zmq, ZMQ_ZAP_DOMAIN, domain[s->channel], strlen(domain[s->channel])) == 0;
 }
 
-/* The monitor's receiving end has no high-water mark: a full one would block zmq's I/O thread. */
+/* The monitor's receiving end has no high-water mark: a full one would block zmq's I/O thread.
+ *
+ * HANDSHAKE_FAILED_PROTOCOL must stay off: libzmq 4.3.4 raises it for a message that fails to decrypt, after setting
+ * errno, and sending the event overwrites errno with EAGAIN: the engine then takes the forgery for back-pressure and
+ * stops reading instead of closing (test_wire.c). DISCONNECTED tells us all we need. */
 static bool monitor_open(struct net_sock *s)
 {
     int events = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_CLOSED | ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED |
-                 ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
                  ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
     char endpoint[64];
     snprintf(endpoint, sizeof endpoint, "inproc://monitor.%llu", (unsigned long long)++s->net->monitor_seq);
