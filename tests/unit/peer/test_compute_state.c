@@ -8,6 +8,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "model/optimizer.h"
 #include "model/params.h"
 #include "peer/compute_impl.h"
 #include "runtime/base/mem.h"
@@ -71,6 +72,27 @@ static void without_contributions_a_sum_is_zero(void **state)
     for (int i = 0; i < 10; i++)
         assert_true(((float *)t->out->data)[i] == 0);
     task_free(t);
+    fleet_close(&f);
+}
+
+static void weight_decay_reaches_the_tensors_that_decay_only(void **state)
+{
+    struct fleet f;
+    digests before, after;
+
+    (void)state;
+    fleet_open(&f, JOB_REDUCTION_EXACT, "units 0-1: 0\nunits 2-3: 1\n", 1);
+    fleet_setup(&f, false);
+    fleet_digests(&f, before);
+    for (uint32_t i = 0; i < f.plan.n_peers; i++) {
+        struct task *t = task_new(TASK_APPLY); /* of sums that are all zero */
+
+        t->update = optimizer_step(&f.job, 0, 0, 0);
+        task_free(fleet_do(f.computes[i], t));
+    }
+    fleet_digests(&f, after);
+    for (uint32_t i = 0; i < f.model->n_tensors; i++)
+        assert_int_equal(memcmp(before[i], after[i], HASH_BYTES) != 0, f.model->tensors[i].decay);
     fleet_close(&f);
 }
 
@@ -217,6 +239,7 @@ static void state_of_wrong_size_or_place_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(weight_decay_reaches_the_tensors_that_decay_only),
         cmocka_unit_test(without_contributions_a_sum_is_zero),
         cmocka_unit_test(ranges_and_parts_of_wrong_size_are_refused),
         cmocka_unit_test(state_carried_to_other_peers_continues_with_the_same_bits),
