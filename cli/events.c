@@ -145,14 +145,11 @@ static void show_peer(struct events *e, const struct note *n)
             verb, told ? ": " : "", told ? n->text : "");
 }
 
-/* A text of several lines, each after two blanks. */
-static void show_indented(struct events *e, const char *text)
+/* A text of several lines that may lack its last newline. */
+static void show_lines(struct events *e, const char *text)
 {
-    while (*text != '\0') {
-        int len = (int)strcspn(text, "\n");
-        fprintf(e->config.out, "  %.*s\n", len, text);
-        text += len + (text[len] == '\n');
-    }
+    size_t len = strlen(text);
+    fprintf(e->config.out, "%s%s", text, len > 0 && text[len - 1] != '\n' ? "\n" : "");
 }
 
 static void show_done(struct events *e, const struct note *n)
@@ -173,7 +170,6 @@ static void show(struct events *e, const struct note *n)
     FILE *out = e->config.out;
     const char *text = n->text == NULL ? "" : n->text;
     unsigned long long step = n->step;
-    char seconds[32];
     if (n->kind == NOTE_STEP) {
         show_step(e, n);
         return;
@@ -192,12 +188,7 @@ static void show(struct events *e, const struct note *n)
         show_peer(e, n);
         break;
     case NOTE_PLAN:
-        events_duration(n->seconds, seconds);
-        fprintf(out, "plan %llu for %u peer%s", (unsigned long long)n->epoch, n->n_peers, n->n_peers == 1 ? "" : "s");
-        if (n->seconds > 0)
-            fprintf(out, ", predicted %s a step", seconds);
-        fprintf(out, "\n");
-        show_indented(e, text);
+        show_lines(e, text);
         break;
     case NOTE_EVAL:
         fprintf(out, "step %llu: validation loss %.4f\n", step, n->loss);

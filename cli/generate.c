@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cli/command.h"
+#include "cli/rundir.h"
 #include "kernels/registry.h"
 #include "model/generate.h"
 #include "runtime/base/jsonw.h"
@@ -54,7 +55,10 @@ static int find_checkpoint(const char *word, char **ret, struct reason *why)
     if (!file_exists(word))
         return reason_set(why, -E_NOENT, "there is no %s; give a checkpoint or the folder of a run, as runs/gpt-nano",
                           word);
-    int r = checkpoint_latest(word, ret, why);
+    cleanup_mem_ char *checkpoints = rundir_checkpoints(word);
+    if (checkpoints == NULL)
+        return -E_NOMEM;
+    int r = checkpoint_latest(checkpoints, ret, why);
     if (r == -E_NOENT)
         return reason_set(why, r, "there is no checkpoint in %s yet; a run writes one at its end at the latest", word);
     return r;

@@ -16,15 +16,16 @@ struct jobrun_args {
 };
 
 /* Rows of an option table for a struct `type` with a member `struct jobrun_args run`. */
-#define JOBRUN_OPTIONS(type)                                                                                           \
-    {"peers",                                                                                                          \
-     "N",                                                                                                              \
-     OPTION_COUNT,                                                                                                     \
-     offsetof(type, run.peers),                                                                                        \
-     .unset = "the job's",                                                                                             \
-     .min = 1,                                                                                                         \
-     .max = PEERS_MAX,                                                                                                 \
-     .help = "peers to wait for before the first step"},                                                               \
+#define JOBRUN_OPTIONS(type, peers_help)                                                                               \
+    {                                                                                                                  \
+        "peers",                                                                                                       \
+        "N",                                                                                                           \
+        OPTION_COUNT,                                                                                                  \
+        offsetof(type, run.peers),                                                                                     \
+        .unset = "the job's",                                                                                          \
+        .min = 1,                                                                                                      \
+        .max = PEERS_MAX,                                                                                              \
+        .help = peers_help},                                                                                           \
         {"steps",                                                                                                      \
          "N",                                                                                                          \
          OPTION_COUNT,                                                                                                 \

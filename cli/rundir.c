@@ -19,20 +19,25 @@ int rundir_path(const char *option, const char *job_name, char **ret, struct rea
     return 0;
 }
 
-/* Removes the checkpoints in dir and nothing else: dir is whatever the user typed. */
-static int remove_checkpoints(const char *dir, struct reason *why)
+char *rundir_checkpoints(const char *dir)
 {
-    char **names = NULL;
-    size_t n = 0;
-    int r = file_list(dir, &names, &n, why);
-    for (size_t i = 0; r == 0 && i < n; i++) {
-        size_t digits = strncmp(names[i], "step-", 5) == 0 ? strspn(names[i] + 5, "0123456789") : 0;
-        if (digits == 0 || names[i][5 + digits] != '\0')
-            continue;
-        cleanup_mem_ char *path = file_join(dir, names[i]);
-        r = path == NULL ? -E_NOMEM : file_remove_tree(path, why);
-    }
-    file_names_free(names, n);
+    return file_join(dir, "checkpoints");
+}
+
+/* Under the coordinator's lock, lest it be the run of another process that loses its checkpoints. */
+static int remove_checkpoints(const char *dir, const char *checkpoints, struct reason *why)
+{
+    cleanup_mem_ char *lock_path = file_join(dir, "lock");
+    struct file_lock *lock = NULL;
+    if (lock_path == NULL)
+        return -E_NOMEM;
+    int r = file_lock(lock_path, &lock, why);
+    if (r == -E_AGAIN)
+        return reason_set(why, r, "a run goes on in %s; shoal status %s shows it, --run OTHER takes another folder",
+                          dir, dir);
+    if (r == 0)
+        r = file_remove_tree(checkpoints, why);
+    file_unlock(lock);
     return r;
 }
 
@@ -43,10 +48,13 @@ int rundir_prepare(const char *dir, bool resume, bool overwrite, struct reason *
         return reason_wrap(why, r, "the run's folder");
     if (resume)
         return 0;
+    cleanup_mem_ char *checkpoints = rundir_checkpoints(dir);
+    if (checkpoints == NULL)
+        return -E_NOMEM;
     if (overwrite)
-        return remove_checkpoints(dir, why);
+        return remove_checkpoints(dir, checkpoints, why);
     cleanup_mem_ char *latest = NULL;
-    r = checkpoint_latest(dir, &latest, why);
+    r = checkpoint_latest(checkpoints, &latest, why);
     if (r == 0)
         return reason_set(
             why, -E_EXIST,

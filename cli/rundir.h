@@ -1,5 +1,6 @@
-/* The folder of a run: checkpoints (step-*), the run's keys (keys/), the logs of local peers (peer-N.log), and while
- * the run goes on its invite (invite, mode 0600), by which `shoal status RUN` and local peers find the coordinator. */
+/* The folder of a run: checkpoints/, what the coordinator remembers (run.json, lock), the run's keys (keys/), the logs
+ * of local peers (peer-N.log), and while the run goes on its invite (invite, mode 0600), by which `shoal status RUN`
+ * and local peers find the coordinator. */
 #ifndef SHOAL_CLI_RUNDIR_H
 #define SHOAL_CLI_RUNDIR_H
 
@@ -12,8 +13,11 @@
 /* option, or runs/NAME. mem_free. -E_NOMEM. */
 int rundir_path(const char *option, const char *job_name, char **ret, struct reason *why);
 
+/* Where the checkpoints of the run in dir are. mem_free. NULL when out of memory. */
+char *rundir_checkpoints(const char *dir);
+
 /* Makes the folder. One that holds checkpoints is refused (-E_EXIST) unless resume (go on from them) or overwrite
- * (remove them). */
+ * (remove them; -E_AGAIN while another run goes on there). */
 int rundir_prepare(const char *dir, bool resume, bool overwrite, struct reason *why);
 
 /* The key in dir/keys/NAME.key, made where there is none. */

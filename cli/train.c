@@ -229,7 +229,7 @@ static int train_run(void *args, struct reason *why)
 }
 
 static const struct option train_options[] = {
-    JOBRUN_OPTIONS(struct train_args),
+    JOBRUN_OPTIONS(struct train_args, "peers to start"),
     {"speeds", "LIST", OPTION_TEXT, offsetof(struct train_args, speeds), .fallback = "1",
      .help = "fraction of full speed of each peer, as 1,0.5,0.25: a mixed fleet on one machine"},
     {"threads", "LIST", OPTION_TEXT, offsetof(struct train_args, threads), .fallback = "1",

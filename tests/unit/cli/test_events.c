@@ -132,7 +132,7 @@ static void other_notes_for_people(void **state)
     fixture_expect(&f, "waiting for 2 more peers\n"
                        "peer 00000000 (box) joined: cpu, 1 thread\n"
                        "peer 00000000 is gone: killed by signal 9 (Killed)\n"
-                       "plan 2 for 1 peer, predicted 0.25 s a step\n  units 0-1: 0\n  in-flight 4\n"
+                       "units 0-1: 0\nin-flight 4\n"
                        "step 50: validation loss 2.2500\n"
                        "step 100: checkpoint runs/x/step-00000100\n"
                        "done: 200 steps, loss 2.0000\n"

@@ -58,17 +58,32 @@ static void the_folder_is_named_by_the_job(void **state)
 static void overwrite_removes_checkpoints_and_nothing_else(void **state)
 {
     (void)state;
-    const char *const folders[] = {"step-00000010", "step-00000020", "step-by-step", "stepmother", "keys"};
-    for (size_t i = 0; i < 5; i++) {
+    const char *const folders[] = {"checkpoints/step-00000010", "checkpoints/step-00000020", "keys"};
+    for (size_t i = 0; i < 3; i++) {
         cleanup_mem_ char *path = file_join(dir, folders[i]);
         assert_int_equal(file_make_dirs(path, NULL), 0);
     }
-    put("step-00000010/state.json", "{}");
+    put("checkpoints/step-00000010/state.json", "{}");
     put("notes.txt", "mine");
     assert_int_equal(rundir_prepare(dir, false, true, NULL), 0);
-    assert_false(there("step-00000010"));
-    assert_false(there("step-00000020"));
-    assert_true(there("step-by-step") && there("stepmother") && there("keys") && there("notes.txt"));
+    assert_false(there("checkpoints"));
+    assert_true(there("keys") && there("notes.txt"));
+}
+
+static void a_run_that_goes_on_keeps_its_checkpoints(void **state)
+{
+    (void)state;
+    cleanup_mem_ char *checkpoints = file_join(dir, "checkpoints"), *lock_path = file_join(dir, "lock");
+    assert_int_equal(file_make_dirs(checkpoints, NULL), 0);
+    struct file_lock *lock = NULL;
+    struct reason why = {0};
+    assert_int_equal(file_lock(lock_path, &lock, NULL), 0);
+    assert_int_equal(rundir_prepare(dir, false, true, &why), -E_AGAIN);
+    assert_non_null(strstr(why.text, "shoal status"));
+    assert_true(there("checkpoints"));
+    file_unlock(lock);
+    assert_int_equal(rundir_prepare(dir, false, true, NULL), 0);
+    assert_false(there("checkpoints"));
 }
 
 static void resume_and_empty_folders_are_fine(void **state)
@@ -143,6 +158,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_folder_is_named_by_the_job),
         cmocka_unit_test_setup_teardown(overwrite_removes_checkpoints_and_nothing_else, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_run_that_goes_on_keeps_its_checkpoints, setup, teardown),
         cmocka_unit_test_setup_teardown(resume_and_empty_folders_are_fine, setup, teardown),
         cmocka_unit_test_setup_teardown(keys_are_made_once, setup, teardown),
         cmocka_unit_test_setup_teardown(an_invite_is_text_or_file_or_folder, setup, teardown),
