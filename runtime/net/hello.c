@@ -36,10 +36,10 @@ void net_hello_send(struct net_conn *conn)
     uint8_t payload[PAYLOAD_BYTES];
     payload_make(payload, PAYLOAD_HELLO, conn->sock->channel, conn->link);
     /* A fresh DEALER has an empty pipe; should this ever fail, the dial's deadline tells. */
-    net_sock_write_internal(conn->sock, 0, payload, sizeof payload);
+    net_sock_write_internal(conn->sock, NULL, payload, sizeof payload);
 }
 
-static void bye_to(struct net_sock *s, uint32_t rid, enum net_bye reason)
+static void bye_to(struct net_sock *s, const struct net_rid *rid, enum net_bye reason)
 {
     uint8_t payload[PAYLOAD_BYTES];
     payload_make(payload, PAYLOAD_BYE, reason, NULL);
@@ -52,7 +52,7 @@ void net_hello_bye(struct net_link *l, enum net_bye reason)
         return; /* our own sockets: closing them says it */
     for (int c = 0; c < NET_CHANNELS; c++)
         if (l->conn[c].sock && l->conn[c].fd >= 0)
-            bye_to(l->conn[c].sock, l->conn[c].rid, reason);
+            bye_to(l->conn[c].sock, &l->conn[c].rid, reason);
 }
 
 static struct net_link *waiting_link(struct net *n, const struct net_key *key, uint32_t channels, const uint8_t *nonce)
@@ -104,24 +104,24 @@ static enum net_bye objection(const struct net_sock *s, const struct net_key *ke
  * Draining the monitor first shows this connection's ACCEPTED (it precedes the handshake) and possibly its end. If the
  * descriptor is closed now, the connection is dead. If it is open it may already be another connection's: then the
  * kernel reused it, so zmq had closed ours, and before closing it had told ROUTER; the ACK then finds no such id. */
-static bool conn_bind(struct net_sock *s, struct net_conn *conn, uint32_t rid, int fd)
+static bool conn_bind(struct net_sock *s, struct net_conn *conn, const struct net_rid *rid, int fd)
 {
     uint8_t payload[PAYLOAD_BYTES];
     payload_make(payload, PAYLOAD_ACK, s->channel, conn->link);
     if (net_sock_write_internal(s, rid, payload, sizeof payload) != 0)
         return false;
     conn->sock = s;
-    conn->rid = rid;
+    conn->rid = *rid;
     conn->fd = fd;
     if (s->fds[fd].conn) /* cannot be: its connection ended without an event */
         s->fds[fd].conn->fd = -1;
     s->fds[fd].conn = conn;
     s->fds[fd].linked = true;
-    net_map_add(&s->net->by_rid, &conn->by_rid, (uint64_t)rid | (uint64_t)s->channel << 32);
+    net_map_add(&s->net->by_rid, &conn->by_rid, net_hash(s->net->hash_seed, rid, sizeof *rid));
     return true;
 }
 
-static void on_hello(struct net_sock *s, uint32_t rid, zmq_msg_t *message)
+static void on_hello(struct net_sock *s, const struct net_rid *rid, zmq_msg_t *message)
 {
     struct net *n = s->net;
     const uint8_t *payload = zmq_msg_data(message);
@@ -199,7 +199,7 @@ static void on_bye(struct net_link *l, unsigned reason)
 
 /* A message with an empty head. conn: of the socket (dialled) or of the routing id (accepted), NULL if it has none. May
  * end the link and, for a dial that was not up, free s. */
-void net_hello_receive(struct net_sock *s, uint32_t rid, struct net_conn *conn, zmq_msg_t *message)
+void net_hello_receive(struct net_sock *s, const struct net_rid *rid, struct net_conn *conn, zmq_msg_t *message)
 {
     const uint8_t *payload = zmq_msg_data(message);
     if (zmq_msg_size(message) == PAYLOAD_BYTES) {

@@ -101,11 +101,15 @@ struct net_link *net_link_find(const struct net *n, const struct net_key *key, e
     return best;
 }
 
-struct net_conn *net_link_by_rid(const struct net *n, enum net_channel channel, uint32_t rid)
+struct net_conn *net_link_by_rid(const struct net *n, enum net_channel channel, const struct net_rid *rid)
 {
-    uint64_t hash = (uint64_t)rid | (uint64_t)channel << 32;
-    struct net_map_node *x = net_map_first(&n->by_rid, hash); /* the hash is the whole key */
-    return x ? NET_OF(x, struct net_conn, by_rid) : NULL;
+    for (struct net_map_node *x = net_map_first(&n->by_rid, net_hash(n->hash_seed, rid, sizeof *rid)); x;
+         x = net_map_next(x)) {
+        struct net_conn *conn = NET_OF(x, struct net_conn, by_rid);
+        if (conn->sock->channel == channel && memcmp(&conn->rid, rid, sizeof *rid) == 0)
+            return conn;
+    }
+    return NULL;
 }
 
 void net_link_deadline(struct net_link *l, int64_t deadline_ns)

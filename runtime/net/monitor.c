@@ -68,7 +68,7 @@ static bool on_dialled(struct net_sock *s, uint16_t event, uint32_t value)
     }
     if (l->state != NET_LINK_OPENING)
         return true;
-    if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH && value == 300)
+    if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH && value == 500)
         net_dial_failed(l, NET_FAILURE_REFUSED, "%s is full at the moment", net_link_name(l, who, sizeof who));
     else if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
         net_dial_failed(l, NET_FAILURE_NOT_ADMITTED, "%s does not admit this key", net_link_name(l, who, sizeof who));

@@ -126,6 +126,7 @@ int net_open(const struct net_config *config, struct net **ret, struct reason *w
     net_node_init(&n->links);
     net_node_init(&n->timed);
     net_node_init(&n->backlog);
+    net_node_init(&n->zap_questions);
     for (int c = 0; c < NET_CHANNELS; c++)
         net_node_init(&n->hot[c]);
     const char *host = config->host ? config->host : "*";
@@ -180,8 +181,7 @@ struct net *net_free(struct net *n)
         n->bound[c] = net_sock_free(n->bound[c], linger_ms);
     for (struct net_event e; event_pop(n, &e);)
         event_done(&e);
-    if (n->zap)
-        zmq_close(n->zap);
+    net_zap_close(n);
     if (n->ctx)
         while (zmq_ctx_term(n->ctx) != 0 && errno == EINTR)
             ;
@@ -275,6 +275,7 @@ static int turn(struct net *n, int wait_ms)
         source_serve(n, s);
     }
     int64_t now_ns = clock_now_ns();
+    net_zap_answer_due(n, now_ns);
     net_link_timers(n, now_ns);
     if (!net_node_empty(&n->backlog) && (n->flush_wanted || net_send_next_ns(n, n->flushed_ns) <= now_ns))
         net_send_flush(n, now_ns);
@@ -284,7 +285,9 @@ static int turn(struct net *n, int wait_ms)
 static int wait_ms_until(struct net *n, int64_t deadline_ns)
 {
     int64_t now_ns = clock_now_ns();
-    int64_t until_ns = net_send_next_ns(n, now_ns);
+    int64_t until_ns = net_send_next_ns(n, now_ns), zap_ns = net_zap_next_ns(n);
+    if (zap_ns < until_ns)
+        until_ns = zap_ns;
     if (deadline_ns < until_ns)
         until_ns = deadline_ns;
     NET_EACH(it, &n->timed)

@@ -138,10 +138,16 @@ struct net_outq {
     size_t first, count, cap, bytes;
 };
 
+/* ROUTER's name for a connection. We choose it (zap.c): random, so that nobody can take or foresee another's. */
+#define NET_RID_BYTES 16
+struct net_rid {
+    uint8_t n_bytes, bytes[NET_RID_BYTES];
+};
+
 struct net_conn {
     struct net_link *link;
     struct net_sock *sock; /* NULL: this channel is not there (yet) */
-    uint32_t rid;          /* accepted: ROUTER's id of the connection */
+    struct net_rid rid;    /* accepted */
     struct net_map_node by_rid;
     int fd;         /* accepted: its descriptor, the monitor's name for it */
     bool greeted;   /* dialled: the other side acknowledged our HELLO */
@@ -199,7 +205,7 @@ struct net {
     struct net_sock *bound[NET_CHANNELS];
     uint64_t monitor_seq, up_seq, hash_seed;
     struct net_node ready, hot[NET_CHANNELS];
-    struct net_node links, timed, backlog;
+    struct net_node links, timed, backlog, zap_questions;
     struct net_map by_key, by_rid;
     struct net_key *admitted; /* sorted */
     size_t n_admitted, n_lobby_links;
@@ -223,7 +229,10 @@ void net_sock_address(char *ret, size_t size, const char *host, uint16_t port);
 
 /* zap.c */
 int net_zap_open(struct net *n, struct reason *why);
-void net_zap_serve(struct net *n);
+void net_zap_serve(struct net *n);                      /* takes in questions */
+void net_zap_answer_due(struct net *n, int64_t now_ns); /* answers those whose time has come */
+int64_t net_zap_next_ns(const struct net *n);           /* INT64_MAX: no question waits */
+void net_zap_close(struct net *n);
 bool net_admitted(const struct net *n, const struct net_key *key);
 int net_key_from_hex(const char *hex, struct net_key *ret);
 
@@ -234,7 +243,7 @@ void net_monitor_drain(struct net_sock *s);
 struct net_link *net_link_new(struct net *n, const struct net_key *key, uint32_t channels, enum net_link_state state);
 void net_link_free(struct net_link *l, int linger_ms);
 struct net_link *net_link_find(const struct net *n, const struct net_key *key, enum net_channel channel);
-struct net_conn *net_link_by_rid(const struct net *n, enum net_channel channel, uint32_t rid);
+struct net_conn *net_link_by_rid(const struct net *n, enum net_channel channel, const struct net_rid *rid);
 enum net_channel net_link_first_channel(uint32_t channels);
 void net_link_deadline(struct net_link *l, int64_t deadline_ns); /* 0: none */
 void net_link_up(struct net_link *l);
@@ -254,12 +263,12 @@ enum net_bye {
     NET_BYE_CUT
 };
 void net_hello_send(struct net_conn *conn);
-void net_hello_receive(struct net_sock *s, uint32_t rid, struct net_conn *conn, zmq_msg_t *payload);
+void net_hello_receive(struct net_sock *s, const struct net_rid *rid, struct net_conn *conn, zmq_msg_t *payload);
 void net_hello_bye(struct net_link *l, enum net_bye reason);
 
 /* send.c */
 int net_conn_write(struct net_conn *conn, struct blob *head, struct blob *body); /* -E_AGAIN, -E_CLOSED */
-int net_sock_write_internal(struct net_sock *s, uint32_t rid, const void *payload, size_t n_bytes);
+int net_sock_write_internal(struct net_sock *s, const struct net_rid *rid, const void *payload, size_t n_bytes);
 void net_outq_done(struct net_outq *q);
 void net_send_flush(struct net *n, int64_t now_ns);
 int64_t net_send_next_ns(const struct net *n, int64_t now_ns); /* when to flush again, INT64_MAX: nothing waits */

@@ -68,13 +68,14 @@ static int blob_of(zmq_msg_t *frame, struct blob **ret)
     return rc;
 }
 
-/* Our dialling side never sets a routing id, so ROUTER's own ones are 5 bytes that begin with 0. */
-static bool rid_parse(zmq_msg_t *frame, uint32_t *ret)
+/* Ids are ours and 16 bytes long, save for the rare connection that was answered too fast (zap.c). */
+static bool rid_parse(zmq_msg_t *frame, struct net_rid *ret)
 {
-    const uint8_t *id = zmq_msg_data(frame);
-    if (zmq_msg_size(frame) != 5 || id[0] != 0)
+    size_t n = zmq_msg_size(frame);
+    if (n > NET_RID_BYTES)
         return false;
-    *ret = (uint32_t)id[1] << 24 | (uint32_t)id[2] << 16 | (uint32_t)id[3] << 8 | id[4];
+    *ret = (struct net_rid){.n_bytes = (uint8_t)n};
+    memcpy(ret->bytes, zmq_msg_data(frame), n);
     return true;
 }
 
@@ -109,7 +110,7 @@ static bool deliver(struct net_sock *s, struct net_conn *conn, zmq_msg_t *frame,
 static int receive_one(struct net_sock *s, struct net_event *ret)
 {
     struct frames f;
-    uint32_t rid = 0;
+    struct net_rid rid = {0};
     if (!frames_receive(s, &f))
         return -E_AGAIN;
     size_t first = s->dialled ? 0 : 1;
@@ -119,11 +120,11 @@ static int receive_one(struct net_sock *s, struct net_event *ret)
     int rc = 0;
     bool known = s->dialled || rid_parse(&f.msg[0], &rid);
     if (known && !s->dialled)
-        conn = net_link_by_rid(n, s->channel, rid);
+        conn = net_link_by_rid(n, s->channel, &rid);
     if (!known || f.n > FRAMES_MAX || n_frames < 1 || n_frames > 2) {
         n->counters.dropped_messages++;
     } else if (n_frames == 2 && zmq_msg_size(&f.msg[first]) == 0) {
-        net_hello_receive(s, rid, conn, &f.msg[first + 1]);
+        net_hello_receive(s, &rid, conn, &f.msg[first + 1]);
     } else if (deliver(s, conn, &f.msg[first], n_frames, ret)) {
         rc = 1;
     } else {

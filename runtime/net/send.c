@@ -32,21 +32,12 @@ static int message_of(struct blob *b, zmq_msg_t *ret)
     return 0;
 }
 
-static void routing_id(uint32_t rid, uint8_t ret[5])
-{
-    ret[0] = 0;
-    for (int i = 0; i < 4; i++)
-        ret[1 + i] = (uint8_t)(rid >> (24 - 8 * i));
-}
-
 /* Names the receiving connection of a ROUTER. -E_AGAIN: it is full; -E_CLOSED: it is gone. */
-static int address(struct net_sock *s, uint32_t rid)
+static int address(struct net_sock *s, const struct net_rid *rid)
 {
-    uint8_t id[5];
     if (s->dialled)
         return 0;
-    routing_id(rid, id);
-    if (zmq_send(s->zmq, id, sizeof id, ZMQ_SNDMORE | ZMQ_DONTWAIT) >= 0)
+    if (zmq_send(s->zmq, rid->bytes, rid->n_bytes, ZMQ_SNDMORE | ZMQ_DONTWAIT) >= 0)
         return 0;
     return errno == EAGAIN || errno == EINTR ? -E_AGAIN : -E_CLOSED;
 }
@@ -71,7 +62,7 @@ int net_conn_write(struct net_conn *conn, struct blob *head, struct blob *body)
         zmq_msg_close(&first);
         return -E_NOMEM;
     }
-    int rc = address(s, conn->rid);
+    int rc = address(s, &conn->rid);
     net_sock_heat(s); /* sending may have taken in commands that made something readable */
     if (rc == 0)
         rc = frame_send(s, &first, body != NULL);
@@ -88,7 +79,7 @@ int net_conn_write(struct net_conn *conn, struct blob *head, struct blob *body)
     return rc;
 }
 
-int net_sock_write_internal(struct net_sock *s, uint32_t rid, const void *payload, size_t n_bytes)
+int net_sock_write_internal(struct net_sock *s, const struct net_rid *rid, const void *payload, size_t n_bytes)
 {
     int events = 0;
     size_t len = sizeof events;
