@@ -15,6 +15,7 @@
     (8 * NS_PER_S) /* a last checkpoint may take as long as it makes progress, a silent one this long */
 #define DEAD_DEFAULT_NS (5 * NS_PER_S)
 #define WAITING_SAID_NS (5 * NS_PER_S)
+#define OWN_STALL_NS (500 * NS_PER_MS)
 
 bool coord_on_lobby(enum msg_type type)
 {
@@ -145,6 +146,8 @@ void coord_end(struct coord *c, int status, const struct reason *why)
         coord_over(c);
         return;
     }
+    if (c->saving.phase == SAVING_WRITE)
+        return; /* the shell is at it and reads what another would overwrite; coord_on_saved goes on from there */
     if (c->saving.phase == SAVING_NONE || c->saving.what.version != c->version || status != 0) {
         coord_abort_saving(c);
         coord_start_saving(c);
@@ -187,8 +190,21 @@ static void say_waiting(struct coord *c)
     coord_note(c, &(struct note){.kind = NOTE_WAITING, .text = text});
 }
 
+/* If this process itself was held up, the silence it sees is its own: nobody is blamed for it. */
+static void forgive_own_stall(struct coord *c)
+{
+    int64_t gap = c->ticked_at ? c->now_ns - c->ticked_at : 0;
+
+    c->ticked_at = c->now_ns;
+    for (uint32_t i = 0; gap > OWN_STALL_NS && i < c->n_peers; i++) {
+        c->peers[i]->heard_at += gap;
+        c->peers[i]->unlinked_at += gap;
+    }
+}
+
 static void tick(struct coord *c)
 {
+    forgive_own_stall(c);
     if (c->now_ns - c->heartbeat_at >= HEARTBEAT_NS)
         heartbeat(c);
     say_waiting(c);
@@ -329,6 +345,12 @@ void coord_step(struct coord *c, const struct coord_event *e, struct coord_updat
 
         if (p && p->admitted)
             coord_lost(c, p, NOTE_PEER_DEAD, e->text);
+        if (c->phase < COORD_RUN) { /* whoever starts local peers starts no others: waiting would be for ever */
+            struct reason why = {0};
+
+            reason_set(&why, -E_PEER, "a local peer ended before the first step: %s", e->text);
+            coord_end(c, -E_PEER, &why);
+        }
         break;
     }
     case COORD_TASK_DONE:

@@ -92,7 +92,7 @@ struct coord {
     bool ending_ok; /* the run reached its last step */
     int ending_status;
     struct reason ending_why;
-    int64_t ending_since, waiting_said_at, heartbeat_at;
+    int64_t ending_since, waiting_said_at, heartbeat_at, ticked_at;
 
     int64_t now_ns;
     struct coord_update *update; /* during coord_step only */

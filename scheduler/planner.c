@@ -23,7 +23,8 @@ struct candidate {
     uint32_t n_chains, n_spans;
     uint32_t *chain_first; /* [n_chains + 1] into spans */
     struct chain_span *spans;
-    double *rate; /* per chain: microbatches a second */
+    double *slowest; /* per chain: seconds of its slowest peer for one microbatch */
+    uint32_t *share; /* per chain: microbatches of one step */
 };
 
 static double unit_seconds(const struct planner_input *in, uint32_t peer, uint32_t u)
@@ -112,8 +113,26 @@ static void candidate_done(struct candidate *c)
 {
     mem_free(c->chain_first);
     mem_free(c->spans);
-    mem_free(c->rate);
+    mem_free(c->slowest);
+    mem_free(c->share);
     *c = (struct candidate){0};
+}
+
+/* Whole microbatches for each chain so that the last one to finish finishes soonest: one after another to whoever would
+ * have it done first, the faster chain among equals. A chain that gets none still holds the model. */
+static void divide_step(const struct planner_input *in, struct candidate *c)
+{
+    for (uint32_t m = 0; m < in->model->M; m++) {
+        uint32_t best = 0;
+
+        for (uint32_t k = 1; k < c->n_chains; k++) {
+            double now = (c->share[k] + 1) * c->slowest[k], then = (c->share[best] + 1) * c->slowest[best];
+
+            if (now < then * (1 - 1e-3) || (now < then * (1 + 1e-3) && c->slowest[k] < c->slowest[best]))
+                best = k;
+        }
+        c->share[best]++;
+    }
 }
 
 /* Cuts the sorted fleet into chains: bit i of cuts set = a new chain begins after the i-th peer. false when some chain
@@ -123,20 +142,21 @@ static bool candidate_build(const struct planner_input *in, const uint32_t *orde
 {
     c->chain_first = mem_calloc(n + 1, sizeof *c->chain_first);
     c->spans = mem_calloc(n, sizeof *c->spans);
-    c->rate = mem_calloc(n, sizeof *c->rate);
-    if (!c->chain_first || !c->spans || !c->rate)
+    c->slowest = mem_calloc(n, sizeof *c->slowest);
+    c->share = mem_calloc(n, sizeof *c->share);
+    if (!c->chain_first || !c->spans || !c->slowest || !c->share)
         return false;
     for (uint32_t at = 0; at < n;) {
         uint32_t len = length(arg, at);
-        double slowest = cut_chain(in, order + at, len, chain_in_flight(len), c->spans + at);
 
-        if (!isfinite(slowest))
+        c->slowest[c->n_chains] = cut_chain(in, order + at, len, chain_in_flight(len), c->spans + at);
+        if (!isfinite(c->slowest[c->n_chains]))
             return false;
-        c->rate[c->n_chains] = 1 / slowest;
         at += len;
         c->chain_first[++c->n_chains] = at;
     }
     c->n_spans = n;
+    divide_step(in, c);
     return true;
 }
 
@@ -174,7 +194,6 @@ static int candidate_plan(const struct planner_input *in, const struct candidate
 {
     cleanup_mem_ uint32_t *cuts = mem_calloc(c->n_spans + 1, sizeof *cuts);
     uint32_t n = 0;
-    double top = 0;
     struct plan p = {.n_units = in->model->n_units, .n_peers = c->n_spans};
 
     if (!cuts)
@@ -196,8 +215,6 @@ static int candidate_plan(const struct planner_input *in, const struct candidate
         plan_done(&p);
         return -E_NOMEM;
     }
-    for (uint32_t k = 0; k < c->n_chains; k++)
-        top = fmax(top, c->rate[k]);
     for (uint32_t i = 0, u = 0; i < c->n_spans; i++) {
         if (cuts[i] == u)
             continue;
@@ -208,9 +225,7 @@ static int candidate_plan(const struct planner_input *in, const struct candidate
         for (uint32_t k = 0; k < c->n_chains; k++)
             for (uint32_t j = c->chain_first[k]; j < c->chain_first[k + 1]; j++)
                 if (c->spans[j].u0 <= s->u0 && s->u1 <= c->spans[j].u1) {
-                    uint32_t weight = (uint32_t)lround(c->rate[k] / top * 1000);
-
-                    p.holders[p.n_holders++] = (struct plan_holder){kept[c->spans[j].peer], weight ? weight : 1};
+                    p.holders[p.n_holders++] = (struct plan_holder){kept[c->spans[j].peer], c->share[k]};
                     s->n_holders++;
                 }
     }

@@ -2,9 +2,9 @@
  * 8). Pure: profiles in, plan out.
  *
  * The fleet is sorted by speed and cut into chains, each a pipeline over the whole model with spans in proportion to
- * its peers' speeds, as far as their memory goes; the chains run side by side and share the microbatches in proportion
- * to their rates. Every way to cut the sorted fleet is tried (up to PLANNER_EXHAUSTIVE peers; beyond, chains of equal
- * length) and the one with the shortest predicted step wins. */
+ * its peers' speeds, as far as their memory goes; the chains run side by side and share the microbatches so that
+ * the last one finishes soonest. Every way to cut the sorted fleet is tried (up to PLANNER_EXHAUSTIVE peers; beyond,
+ * chains of equal length) and the one with the shortest predicted step wins. */
 #ifndef SHOAL_SCHEDULER_PLANNER_H
 #define SHOAL_SCHEDULER_PLANNER_H
 
