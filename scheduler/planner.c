@@ -44,9 +44,8 @@ static double span_seconds(const struct planner_input *in, uint32_t peer, uint32
 uint64_t planner_bytes(const struct planner_input *in, uint32_t u0, uint32_t u1, uint32_t in_flight)
 {
     const struct model *m = in->model;
-    uint64_t boundary = (uint64_t)model_boundary_elems(m) * sizeof(float), activations = 0;
-    bool *held = mem_calloc(m->n_units, sizeof *held);
-    uint64_t state;
+    uint64_t boundary = (uint64_t)model_boundary_elems(m) * sizeof(float), activations = 0, elems = 0, kept;
+    cleanup_mem_ bool *held = mem_calloc(m->n_units, sizeof *held);
 
     if (!held)
         return UINT64_MAX;
@@ -54,11 +53,18 @@ uint64_t planner_bytes(const struct planner_input *in, uint32_t u0, uint32_t u1,
         held[u] = true;
         activations += unit_saved_bytes(m, u) + boundary;
     }
-    state = params_bytes(m, in->reduction, held);
-    mem_free(held);
-    /* One unit's input per microbatch is kept besides what it saves; two more boundaries are kept for neighbours, one
-     * for a snapshot's share. */
-    return state + unit_scratch_bytes(m) + in_flight * (activations + 2 * boundary);
+    for (uint32_t t = 0; t < m->n_tensors; t++) {
+        bool any = false;
+
+        for (uint32_t i = 0; i < m->tensors[t].n_uses; i++)
+            any = any || held[m->tensors[t].use_unit[i]];
+        elems += any ? (uint64_t)m->tensors[t].n : 0;
+    }
+    /* What a lease sent is kept until the step commits, and a chain may get every microbatch of the step. */
+    kept = ((u0 > 0) + (u1 < m->n_units)) * boundary * m->M;
+    /* Reduced sums, and a snapshot of values and moments while a checkpoint is fetched. */
+    return params_bytes(m, in->reduction, held) + elems * (1 + PARAMS_PARTS) * sizeof(float) + unit_scratch_bytes(m) +
+           in_flight * activations + kept;
 }
 
 /* Spans of one chain: best[j][u] = the least "slowest peer" time when the first j peers hold units [0,u). Infinity

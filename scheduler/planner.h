@@ -33,8 +33,8 @@ int planner_make(const struct planner_input *in, struct plan *ret, uint32_t *kep
 /* Predicted seconds of one step of any valid plan over these peers (peer i of the plan is in->peers[i]). */
 double planner_predict(const struct planner_input *in, const struct plan *plan);
 
-/* Bytes that a holder of units [u0,u1) needs: state, sums, one unit's gradients, and in_flight microbatches'
- * activations. */
+/* Bytes that a holder of units [u0,u1) needs: state, sums, one unit's gradients, a snapshot, in_flight microbatches'
+ * activations, and the boundary tensors kept until the step commits. */
 uint64_t planner_bytes(const struct planner_input *in, uint32_t u0, uint32_t u1, uint32_t in_flight);
 
 #endif
