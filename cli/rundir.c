@@ -41,13 +41,31 @@ static int remove_checkpoints(const char *dir, const char *checkpoints, struct r
     return r;
 }
 
+/* No checkpoint is whole: to begin anew without a word would, in the end, overwrite what might be repaired. */
+static int refuse_damaged(const char *checkpoints, struct reason *why)
+{
+    char **names = NULL;
+    size_t n = 0, n_steps = 0;
+    int r = file_list(checkpoints, &names, &n, why);
+    if (r == -E_NOENT)
+        return 0; /* nothing to resume from: the coordinator says so */
+    for (size_t i = 0; r == 0 && i < n; i++)
+        n_steps += strncmp(names[i], "step-", 5) == 0;
+    file_names_free(names, n);
+    if (r == 0 && n_steps > 0)
+        r = reason_set(
+            why, -E_CORRUPT,
+            "%s holds %zu checkpoint%s, but none that is whole; repair one, or use --overwrite to remove them "
+            "and begin anew",
+            checkpoints, n_steps, n_steps == 1 ? "" : "s");
+    return r;
+}
+
 int rundir_prepare(const char *dir, bool resume, bool overwrite, struct reason *why)
 {
     int r = file_make_dirs(dir, why);
     if (r < 0)
         return reason_wrap(why, r, "the run's folder");
-    if (resume)
-        return 0;
     cleanup_mem_ char *checkpoints = rundir_checkpoints(dir);
     if (checkpoints == NULL)
         return -E_NOMEM;
@@ -55,6 +73,8 @@ int rundir_prepare(const char *dir, bool resume, bool overwrite, struct reason *
         return remove_checkpoints(dir, checkpoints, why);
     cleanup_mem_ char *latest = NULL;
     r = checkpoint_latest(checkpoints, &latest, why);
+    if (resume)
+        return r == -E_NOENT ? refuse_damaged(checkpoints, why) : r;
     if (r == 0)
         return reason_set(
             why, -E_EXIST,
