@@ -15,7 +15,7 @@
     (8 * NS_PER_S) /* a last checkpoint may take as long as it makes progress, a silent one this long */
 #define DEAD_DEFAULT_NS (5 * NS_PER_S)
 #define WAITING_SAID_NS (5 * NS_PER_S)
-#define OWN_STALL_NS (500 * NS_PER_MS)
+#define OWN_STALL_NS    (500 * NS_PER_MS)
 
 bool coord_on_lobby(enum msg_type type)
 {
@@ -222,6 +222,7 @@ static void tick(struct coord *c)
         coord_saving_tick(c);
         break;
     case COORD_ENDING:
+        coord_resend_commit(c); /* or its snapshot never comes */
         coord_saving_tick(c);
         if (c->ending_status != 0 && c->now_ns - c->ending_since > ENDING_LIMIT_NS)
             coord_over(c);

@@ -26,7 +26,8 @@ struct coord_peer {
     bool profiled, ready, leaving;
     uint64_t view_acked, ready_epoch;
     struct msg_heartbeat heartbeat;
-    int64_t heard_at, unlinked_at, asked_at;
+    int64_t heard_at, unlinked_at;
+    int64_t asked_at, told_at; /* view or plan, commit or leases were last sent */
     uint64_t memory_bytes;
     double *forward_s, *backward_s;
     uint32_t plan_peer; /* UINT32_MAX = not in the plan */
@@ -133,6 +134,7 @@ void coord_begin_run(struct coord *c);
 void coord_on_done(struct coord *c, struct coord_peer *p, const struct msg_done *d);
 void coord_on_reduced(struct coord *c, struct coord_peer *p, const struct msg_reduced *r);
 void coord_resend_step(struct coord *c);
+void coord_resend_commit(struct coord *c); /* to who missed it */
 void coord_free_step(struct coord *c);
 
 /* coord_save.c */

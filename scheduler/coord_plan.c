@@ -145,7 +145,7 @@ void coord_try_plan(struct coord *c)
         return;
     }
     c->phase = COORD_CONNECT;
-    c->connect_asked_at = 0;
+    c->connect_asked_at = c->now_ns - 2 * COORD_RESEND_NS; /* at once, as soon as the views are acknowledged */
     say_plan(c);
     coord_connect(c);
 }
@@ -156,7 +156,8 @@ static bool *link_between(struct coord *c, uint32_t i, uint32_t j)
 }
 
 /* Orders dialler i to dial the plan peers that it has no link to yet. A dial is ordered only after both acknowledged
- * the view that has the other. */
+ * the view that has the other. Where there is a link the order means: say so again. So whose report is missing while
+ * the other end's is here gets one, too: it may be lost, or of a plan before. */
 static void order_dials(struct coord *c, uint32_t i)
 {
     struct msg *m = coord_msg(c, MSG_DIAL);
@@ -173,8 +174,9 @@ static void order_dials(struct coord *c, uint32_t i)
         /* Of two that can be dialled the smaller key dials; one that cannot be dialled dials. */
         bool dials = a->join.control_port && b->join.control_port ? key_compare(&a->join.key, &b->join.key) < 0
                                                                   : b->join.control_port != 0;
+        bool unsaid = *link_between(c, j, i) && !*link_between(c, i, j);
 
-        if (dials)
+        if (dials || unsaid)
             m->dial.keys[m->dial.n_keys++] = b->join.key;
     }
     if (m->dial.keys && m->dial.n_keys > 0) {

@@ -426,26 +426,56 @@ static void try_finish(struct coord *c)
     coord_end(c, 0, NULL);
 }
 
-void coord_resend_step(struct coord *c)
+void coord_resend_commit(struct coord *c)
+{
+    for (uint32_t i = 0; i < c->plan.n_peers; i++) {
+        struct coord_peer *p = c->plan_peers[i];
+
+        if (!c->has_commit || !p->admitted || p->heartbeat.version >= c->version ||
+            p->heartbeat.epoch != c->plan.epoch || c->now_ns - c->committed_at <= COORD_RESEND_NS ||
+            c->now_ns - p->told_at <= COORD_RESEND_NS)
+            continue;
+        p->told_at = c->now_ns;
+        send_commit(c, p);
+    }
+}
+
+static bool has_leases(const struct routes *r, uint32_t peer)
+{
+    for (uint32_t i = 0; i < r->n; i++)
+        if (r->leases[i].peer == peer)
+            return true;
+    return false;
+}
+
+/* Leases again to who says that it has none, and to all when nothing was heard for a while: who did its work already
+ * says so again. */
+static void resend_leases(struct coord *c)
 {
     bool quiet =
         c->now_ns - c->progress_at > 2 * COORD_RESEND_NS && c->now_ns - c->leases_sent_at > 2 * COORD_RESEND_NS;
 
+    if (quiet)
+        c->leases_sent_at = c->now_ns;
     for (uint32_t i = 0; i < c->plan.n_peers; i++) {
         struct coord_peer *p = c->plan_peers[i];
-        bool stale = c->now_ns - c->committed_at > COORD_RESEND_NS && c->now_ns - p->asked_at > COORD_RESEND_NS;
+        bool lacks = p->heartbeat.version == c->version && p->heartbeat.step_leases < c->now.step + 1 &&
+                     c->now_ns - c->committed_at > COORD_RESEND_NS && c->now_ns - p->told_at > COORD_RESEND_NS &&
+                     has_leases(&c->now, i);
 
-        if (c->has_commit && p->heartbeat.version < c->version && p->heartbeat.epoch == c->plan.epoch && stale) {
-            p->asked_at = c->now_ns;
-            send_commit(c, p);
-        }
-        if (quiet || (stale && p->heartbeat.version == c->version && p->heartbeat.step_leases < c->now.step + 1)) {
-            p->asked_at = c->leases_sent_at = c->now_ns;
-            send_leases(c, &c->now, i);
-            if (c->next_valid)
-                send_leases(c, &c->next, i);
-        }
+        if (!quiet && !lacks)
+            continue;
+        p->told_at = c->now_ns;
+        send_leases(c, &c->now, i);
+        if (c->next_valid)
+            send_leases(c, &c->next, i);
     }
+}
+
+void coord_resend_step(struct coord *c)
+{
+    coord_resend_commit(c);
+    resend_leases(c);
     for (uint32_t g = 0; g < c->groups.n; g++) {
         struct coord_group *s = &c->group[g];
 

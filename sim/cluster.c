@@ -232,7 +232,8 @@ static void deliver(struct cluster *c, const struct event *e)
         return;
     }
     c->n_messages++;
-    trace_line(c, "%u > %u %s", e->from, e->to, msg_name(m->type));
+    if (m->type != MSG_HEARTBEAT)
+        trace_line(c, "%u > %u %s", e->from, e->to, msg_name(m->type));
     if (e->to == 0)
         shell_coord_message(c, e->from, m, e->lane);
     else

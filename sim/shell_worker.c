@@ -186,6 +186,9 @@ void shell_worker_link(struct cluster *c, uint32_t i, uint32_t from, bool up)
     if (up) {
         n->orphaned_at = 0;
         profile(c, i);
+        for (uint32_t k = 1; k < c->n_nodes; k++)
+            if (c->linked[i][k])
+                report_link(c, i, k, true);
     } else if (c->nodes[0].over) {
         struct reason why = {0};
 

@@ -17,6 +17,21 @@
 static struct cluster *running; /* for the abort handler */
 static uint64_t running_seed;
 
+const struct rig_fleet rig_fleets[RIG_FLEETS] = {
+    {"the planner's for 2", 2, NULL},
+    {"the planner's for 3", 3, NULL},
+    {"the planner's for 5", 5, NULL},
+    {"data parallel over 2", 2, "units 0-3: 0 1\n"},
+    {"data parallel over 3 with other weights", 3, "units 0-3: 0*3 1*2 2*1\n"},
+    {"a pipeline of 2", 2, "units 0-1: 0\nunits 2-3: 1\nin-flight 2\n"},
+    {"a pipeline of 4, one unit each", 4, "units 0-0: 0\nunits 1-1: 1\nunits 2-2: 2\nunits 3-3: 3\nin-flight 4\n"},
+    {"a peer that holds two stages", 3, "units 0-0: 0\nunits 1-1: 1 2\nunits 2-2: 2\nunits 3-3: 0\nin-flight 3\n"},
+    {"mixed", 5, "units 0-1: 0 1\nunits 2-2: 2 1*2\nunits 3-3: 3*3 4\nin-flight 4\n"},
+    {"a shadow", 2, "units 0-3: 0 1*0\n"},
+    {"a shadow of one stage", 3, "units 0-1: 0\nunits 2-3: 1 2*0\nin-flight 2\n"},
+    {"less in flight than the pipeline is long", 3, "units 0-0: 0\nunits 1-2: 1\nunits 3-3: 2\nin-flight 1\n"},
+};
+
 struct job rig_job(void)
 {
     return (struct job){

@@ -3,6 +3,7 @@
 #define SHOAL_TESTS_SIM_RIG_H
 
 #include "runtime/base/clock.h"
+#include "runtime/base/rng.h"
 #include "sim/cluster.h"
 
 #define LIMIT_NS (600 * NS_PER_S) /* virtual: no run of these tests may need longer */
@@ -12,6 +13,15 @@ struct job rig_job(void);
 
 /* n workers of equal speed that are there from the start, a quiet network. */
 struct cluster_config rig_config(const struct job *job, uint32_t n_workers, const char *plan_text);
+
+/* Ways to spread the tiny job. plan NULL: the planner's. */
+struct rig_fleet {
+    const char *name;
+    uint32_t n_workers;
+    const char *plan;
+};
+#define RIG_FLEETS 12
+extern const struct rig_fleet rig_fleets[RIG_FLEETS];
 
 /* Runs a configuration to its end; on a failed check, a time-out or an abort it prints the seed and the last of what
  * happened and fails the test. The caller frees the cluster. before (may be NULL) plans what will happen. */

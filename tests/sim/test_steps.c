@@ -43,25 +43,6 @@ static void other_seeds_of_the_job_give_other_models(void **state)
     assert_memory_not_equal(a, b, HASH_BYTES);
 }
 
-static const struct {
-    const char *name;
-    uint32_t n_workers;
-    const char *plan;
-} fleets[] = {
-    {"the planner's for 2", 2, NULL},
-    {"the planner's for 3", 3, NULL},
-    {"the planner's for 5", 5, NULL},
-    {"data parallel over 2", 2, "units 0-3: 0 1\n"},
-    {"data parallel over 3 with other weights", 3, "units 0-3: 0*3 1*2 2*1\n"},
-    {"a pipeline of 2", 2, "units 0-1: 0\nunits 2-3: 1\nin-flight 2\n"},
-    {"a pipeline of 4, one unit each", 4, "units 0-0: 0\nunits 1-1: 1\nunits 2-2: 2\nunits 3-3: 3\nin-flight 4\n"},
-    {"a peer that holds two stages", 3, "units 0-0: 0\nunits 1-1: 1 2\nunits 2-2: 2\nunits 3-3: 0\nin-flight 3\n"},
-    {"mixed", 5, "units 0-1: 0 1\nunits 2-2: 2 1*2\nunits 3-3: 3*3 4\nin-flight 4\n"},
-    {"a shadow", 2, "units 0-3: 0 1*0\n"},
-    {"a shadow of one stage", 3, "units 0-1: 0\nunits 2-3: 1 2*0\nin-flight 2\n"},
-    {"less in flight than the pipeline is long", 3, "units 0-0: 0\nunits 1-2: 1\nunits 3-3: 2\nin-flight 1\n"},
-};
-
 static void every_plan_gives_the_same_model(void **state)
 {
     (void)state;
@@ -70,24 +51,24 @@ static void every_plan_gives_the_same_model(void **state)
 
     job.checkpoint.every = 2;
     rig_expected(&job, hash);
-    for (size_t i = 0; i < sizeof fleets / sizeof fleets[0]; i++) {
-        struct cluster_config config = rig_config(&job, fleets[i].n_workers, fleets[i].plan);
+    for (size_t i = 0; i < RIG_FLEETS; i++) {
+        struct cluster_config config = rig_config(&job, rig_fleets[i].n_workers, rig_fleets[i].plan);
         struct cluster_result r;
         const char *text;
 
-        job.peers = fleets[i].n_workers;
+        job.peers = rig_fleets[i].n_workers;
         config.seed = i;
         struct cluster *c = rig_run(&config, NULL, NULL, &r);
 
-        print_message("%s: %.1f ms of virtual time, %llu messages\n", fleets[i].name, (double)r.ended_at / NS_PER_MS,
-                      (unsigned long long)r.n_messages);
+        print_message("%s: %.1f ms of virtual time, %llu messages\n", rig_fleets[i].name,
+                      (double)r.ended_at / NS_PER_MS, (unsigned long long)r.n_messages);
         rig_assert_hash(c, &r, hash);
         assert_int_equal(r.version, 4);
         assert_int_equal(r.n_evals, 2);
         if (r.n_saved != 2)
             rig_fail(c, "%u checkpoints", r.n_saved);
         assert_int_equal(r.dropped, 0);
-        for (uint32_t w = 1; w <= fleets[i].n_workers; w++)
+        for (uint32_t w = 1; w <= rig_fleets[i].n_workers; w++)
             assert_int_equal(cluster_worker_status(c, w, &text), 0);
         cluster_free(c);
     }
