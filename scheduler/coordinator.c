@@ -1,243 +1,14 @@
 /* The coordinator's process around the pure engine: see coordinator.h. One thread owns the sockets and the engine; a
  * second one writes checkpoints. */
-#include "scheduler/coordinator.h"
-
-#include <inttypes.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "model/checkpoint.h"
-#include "model/data.h"
-#include "parallel/wire.h"
 #include "runtime/base/clock.h"
-#include "runtime/base/log.h"
 #include "runtime/base/mem.h"
-#include "runtime/store/file.h"
-#include "scheduler/coord.h"
-#include "scheduler/runfile.h"
-#include "scheduler/saver.h"
+#include "scheduler/coordinator_impl.h"
 
-#define POLL_MS    20
-#define TICK_NS    (20 * NS_PER_MS)
-#define EXITED_MAX 64
-
-struct exited {
-    struct key key;
-    char text[TEXT_MAX_LEN + 1];
-};
-
-struct coordinator {
-    struct coordinator_config config;
-    struct runfile run;
-    struct file_lock *lock;
-    struct model *model;
-    struct data *data;
-    struct checkpoint *checkpoint; /* resumed from, NULL for a fresh run */
-    struct blob *job_text;
-    char *checkpoints_dir;
-    struct wire wire;
-    struct coord *engine;
-    struct coord_update update;
-    struct saver *saver;
-    char invite[INVITE_TEXT_MAX + 1];
-
-    _Atomic int stops;
-    int stops_seen;
-    pthread_mutex_t exited_lock;
-    struct exited exited[EXITED_MAX];
-    uint32_t n_exited;
-};
-
-static void wake(void *arg)
-{
-    net_wake(((struct coordinator *)arg)->wire.net);
-}
-
-/* ---- starting ---- */
-
-static int open_run(struct coordinator *c, struct reason *why)
-{
-    cleanup_mem_ char *lock = file_join(c->config.run_dir, "lock");
-    int status;
-
-    c->checkpoints_dir = file_join(c->config.run_dir, "checkpoints");
-    if (!lock || !c->checkpoints_dir)
-        return -E_NOMEM;
-    status = file_make_dirs(c->config.run_dir, why);
-    if (status == 0)
-        status = file_lock(lock, &c->lock, why);
-    if (status == -E_AGAIN)
-        return reason_set(why, status,
-                          "another coordinator is running in %s; wait for it, or choose another folder with --run",
-                          c->config.run_dir);
-    if (status == 0)
-        status = runfile_begin_term(c->config.run_dir, &c->run, why);
-    return status;
-}
-
-static int open_checkpoint(struct coordinator *c, struct reason *why)
-{
-    cleanup_mem_ char *path = NULL;
-    int status = checkpoint_latest(c->checkpoints_dir, &path, why);
-
-    if (status == -E_NOENT) {
-        *why = (struct reason){0};
-        return 0;
-    }
-    if (status == 0)
-        status = checkpoint_open(path, c->model, &c->checkpoint, why);
-    if (status < 0)
-        return status;
-    const struct checkpoint_state *s = checkpoint_state(c->checkpoint);
-
-    if (s->data_fingerprint != data_fingerprint(c->data) || s->seed != c->config.job->seed) {
-        char text[256];
-
-        snprintf(text, sizeof text,
-                 "the %s changed since the checkpoint of step %" PRIu64 ": training goes on, but not to the same bits",
-                 s->seed != c->config.job->seed ? "seed" : "training text", s->version);
-        c->config.note(c->config.note_arg, &(struct note){.kind = NOTE_WARNING, .text = text});
-    }
-    return 0;
-}
-
-static int open_net(struct coordinator *c, struct reason *why)
-{
-    uint16_t port = c->config.port;
-    struct net_config n = {.host = c->config.host, .listen = {true, true, true}};
-
-    memcpy(n.curve_pub, c->config.key->curve_pub, sizeof n.curve_pub);
-    memcpy(n.curve_secret, c->config.key->curve_secret, sizeof n.curve_secret);
-    if (port) {
-        n.port[NET_LOBBY] = port;
-        n.port[NET_CONTROL] = (uint16_t)(port + 1);
-        n.port[NET_BULK] = (uint16_t)(port + 2);
-    }
-    return net_open(&n, &c->wire.net, why);
-}
-
-static int make_invite(struct coordinator *c, struct reason *why)
-{
-    struct invite inv = {.coordinator = c->config.key->pub};
-    char local[ADDRS_MAX][HOST_MAX_LEN + 1];
-    bool any =
-        strcmp(c->config.host, "*") == 0 || strcmp(c->config.host, "0.0.0.0") == 0 || strcmp(c->config.host, "::") == 0;
-    int n_local = any ? net_local_addrs(local, ADDRS_MAX) : 0;
-    uint32_t n = c->config.n_advertise ? c->config.n_advertise : any ? (uint32_t)n_local : 1;
-
-    memcpy(inv.job_id, c->run.job_id, sizeof inv.job_id);
-    memcpy(inv.capability, c->run.capability, sizeof inv.capability);
-    for (uint32_t i = 0; i < n && i < ADDRS_MAX; i++) {
-        const char *host = c->config.n_advertise ? c->config.advertise[i] : any ? local[i] : c->config.host;
-
-        if (snprintf(inv.addrs[i].host, sizeof inv.addrs[i].host, "%s", host) > HOST_MAX_LEN)
-            return reason_set(why, -E_INVAL, "the address to advertise is too long: %s", host);
-        inv.addrs[i].port = net_port(c->wire.net, NET_LOBBY);
-        inv.n_addrs++;
-    }
-    int status = invite_encode(&inv, c->invite);
-
-    return status < 0 ? reason_set(why, status, "no invite can be made of the addresses to advertise") : 0;
-}
-
-static int make_engine(struct coordinator *c)
-{
-    const struct checkpoint_state *s = c->checkpoint ? checkpoint_state(c->checkpoint) : NULL;
-    const struct job *job = c->config.job;
-    struct coord_config e = {.job = job,
-                             .model = c->model,
-                             .key = c->config.key,
-                             .job_text = c->job_text,
-                             .plan_text = c->config.plan_text,
-                             .term = c->run.term,
-                             .stop_after = c->config.stop_after ? c->config.stop_after : job->train.steps,
-                             .start_version = s ? s->version : 0,
-                             .start_updates = s ? s->updates : 0,
-                             .start_loss = s ? s->loss : 0,
-                             .resumed = s != NULL,
-                             .control_port = net_port(c->wire.net, NET_CONTROL),
-                             .bulk_port = net_port(c->wire.net, NET_BULK)};
-
-    memcpy(e.job_id, c->run.job_id, sizeof e.job_id);
-    memcpy(e.capability, c->run.capability, sizeof e.capability);
-    return coord_new(&e, &c->engine);
-}
-
-static int make_saver(struct coordinator *c)
-{
-    return saver_new(&(struct saver_config){.model = c->model,
-                                            .job = c->config.job,
-                                            .job_text = c->config.job_text,
-                                            .dir = c->checkpoints_dir,
-                                            .data_fingerprint = data_fingerprint(c->data),
-                                            .wake = wake,
-                                            .wake_arg = c},
-                     &c->saver);
-}
-
-int coordinator_new(const struct coordinator_config *config, struct coordinator **ret, struct reason *why)
-{
-    struct coordinator *c = mem_calloc(1, sizeof *c);
-    int status;
-
-    if (!c)
-        return -E_NOMEM;
-    c->config = *config;
-    pthread_mutex_init(&c->exited_lock, NULL);
-    c->update.note = config->note;
-    c->update.note_arg = config->note_arg;
-    status = model_new(config->job, &c->model, why);
-    if (status == 0)
-        status = data_open(config->job, &c->data, why);
-    if (status == 0)
-        status = blob_new(strlen(config->job_text), &c->job_text);
-    if (status == 0) {
-        memcpy(c->job_text->data, config->job_text, c->job_text->size);
-        status = open_run(c, why);
-    }
-    if (status == 0 && config->resume)
-        status = open_checkpoint(c, why);
-    if (status == 0)
-        status = open_net(c, why);
-    if (status == 0)
-        status = make_invite(c, why);
-    if (status == 0)
-        status = make_engine(c);
-    if (status == 0)
-        status = make_saver(c);
-    if (status < 0) {
-        coordinator_free(c);
-        return status;
-    }
-    *ret = c;
-    return 0;
-}
-
-struct coordinator *coordinator_free(struct coordinator *c)
-{
-    if (!c)
-        return NULL;
-    saver_free(c->saver);
-    effects_done(&c->update.fx);
-    coord_free(c->engine);
-    net_free(c->wire.net);
-    wire_done(&c->wire);
-    checkpoint_free(c->checkpoint);
-    data_free(c->data);
-    model_free(c->model);
-    blob_unref(c->job_text);
-    mem_free(c->checkpoints_dir);
-    file_unlock(c->lock);
-    pthread_mutex_destroy(&c->exited_lock);
-    return mem_free(c);
-}
-
-const char *coordinator_invite(const struct coordinator *c)
-{
-    return c->invite;
-}
+#define POLL_MS 20
+#define TICK_NS (20 * NS_PER_MS)
 
 /* ---- what the engine wants done ---- */
 
@@ -447,7 +218,7 @@ static void take_outside(struct coordinator *c)
 {
     int status;
     const char *text;
-    struct exited gone[EXITED_MAX];
+    struct exited gone[COORDINATOR_EXITED_MAX];
     uint32_t n;
 
     pthread_mutex_lock(&c->exited_lock);
@@ -524,7 +295,7 @@ void coordinator_stop(struct coordinator *c)
 void coordinator_peer_exited(struct coordinator *c, const struct key *key, const char *text)
 {
     pthread_mutex_lock(&c->exited_lock);
-    if (c->n_exited < EXITED_MAX) {
+    if (c->n_exited < COORDINATOR_EXITED_MAX) {
         c->exited[c->n_exited].key = *key;
         snprintf(c->exited[c->n_exited].text, sizeof c->exited[c->n_exited].text, "%s", text);
         c->n_exited++;
