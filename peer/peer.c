@@ -321,6 +321,11 @@ static int on_coordinator_link(struct peer *p, const struct net_event *e, int64_
     if (e->failure == NET_FAILURE_NOT_ADMITTED)
         return reason_set(why, -E_AUTH,
                           "your key is not admitted any more: the coordinator took this peer for dead; start it again");
+    if (e->failure == NET_FAILURE_REPLACED) /* to dial again would take it back from the newer one, and so for ever */
+        return reason_set(
+            why, -E_AUTH,
+            "another process joined with this peer's key and took its place; for two peers on one machine "
+            "give each its own key: shoal peer INVITE --key FILE");
     log_debug("peer", "no link to the coordinator: %s", e->why.text);
     return 0;
 }

@@ -173,6 +173,8 @@ static void on_bye(struct net_link *l, unsigned reason)
     char who[NET_ENDPOINT_MAX];
     net_link_name(l, who, sizeof who);
     if (l->state == NET_LINK_UP) {
+        if (reason == NET_BYE_REPLACED)
+            l->failure = NET_FAILURE_REPLACED;
         net_link_cut(l, reason == NET_BYE_REPLACED       ? "the same key opened a newer link"
                         : reason == NET_BYE_NOT_ADMITTED ? "this key is no longer admitted there"
                                                          : "the other side closed the link");

@@ -124,8 +124,10 @@ void net_link_deadline(struct net_link *l, int64_t deadline_ns)
 static void finish(struct net_link *l)
 {
     struct net_event *e = net_event_push(l->net, NET_EVENT_DOWN, l);
-    if (e)
+    if (e) {
         e->why = l->why;
+        e->failure = l->failure;
+    }
     net_link_free(l, 0);
 }
 

@@ -84,6 +84,7 @@ enum net_failure {
     NET_FAILURE_NOT_SHOAL,    /* something else listens: it does not speak ZMTP */
     NET_FAILURE_WRONG_KEY,    /* ZMTP, but not the key we expected */
     NET_FAILURE_NOT_ADMITTED, /* our key was refused (ZAP 400) */
+    NET_FAILURE_REPLACED,     /* of a link that was up: the same key opened a newer one from elsewhere */
 };
 
 struct net_event {

@@ -192,6 +192,7 @@ struct net_link {
     uint64_t up_seq;
     struct net_conn conn[NET_CHANNELS];
     struct net_dialling *dial;
+    enum net_failure failure; /* how a link that was up ended, where the other side said so */
     struct reason why;
 };
 

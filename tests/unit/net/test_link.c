@@ -6,6 +6,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "runtime/base/mem.h"
+
 static struct party a, b;
 
 static int setup(void **state)
@@ -152,6 +154,7 @@ static void same_key_dialling_again_replaces_the_older_link(void **state)
     assert_int_equal(e.dial_id, 2);
     e = expect((struct party *[]){&a, &b}, 2, NET_EVENT_DOWN);
     assert_int_equal(e.dial_id, 1);
+    assert_int_equal(e.failure, NET_FAILURE_REPLACED);
     assert_string_equal(e.why.text, "the same key opened a newer link");
     /* at the accepting side the old link's DOWN comes before the new one's UP */
     while (logged(&b, NET_EVENT_UP) == 0)
@@ -263,6 +266,28 @@ static void occupied_port_is_named(void **state)
     assert_memory_equal(why.text, expected, strlen(expected));
 }
 
+/* Fails each allocation of opening and dialling in turn; leaks and half states are the sanitizer's to find. */
+static void allocation_failures_leave_nothing_behind(void **state)
+{
+    (void)state;
+    struct net_config config = {.host = "127.0.0.1", .listen = {true, true, true}};
+    memcpy(config.curve_pub, a.key.bytes, NET_KEY_BYTES);
+    memcpy(config.curve_secret, a.secret, NET_KEY_BYTES);
+    uint16_t port[NET_CHANNELS] = {net_port(b.net, NET_CONTROL), net_port(b.net, NET_BULK), 0};
+    bool hit = true;
+    for (int64_t after = 0; hit; after++) {
+        struct net *n = NULL;
+        mem_fault_set(after);
+        int rc = net_open(&config, &n, NULL);
+        if (rc == 0)
+            rc = net_dial(n, 1, &b.key, "127.0.0.1", port, CONTROL_BULK);
+        hit = mem_fault_hit();
+        mem_fault_set(-1);
+        assert_true(hit ? rc < 0 : rc == 0);
+        net_free(n);
+    }
+}
+
 static void local_addresses_are_numeric(void **state)
 {
     (void)state;
@@ -290,6 +315,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(host_names_are_looked_up, setup, teardown),
         cmocka_unit_test_setup_teardown(wake_and_watched_descriptors_end_the_wait, setup, teardown),
         cmocka_unit_test_setup_teardown(occupied_port_is_named, setup, teardown),
+        cmocka_unit_test_setup_teardown(allocation_failures_leave_nothing_behind, setup, teardown),
         cmocka_unit_test_setup_teardown(local_addresses_are_numeric, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
