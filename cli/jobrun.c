@@ -8,10 +8,27 @@
 
 #include "cli/rundir.h"
 #include "cli/stopping.h"
+#include "model/model.h"
+#include "parallel/plan.h"
 #include "runtime/base/mem.h"
 #include "runtime/store/file.h"
 
 #define PLAN_TEXT_MAX (256u << 10)
+
+/* Reads the forced plan to find what is wrong with it before anybody waits for it. */
+static int plan_load(const char *path, struct jobrun *run, struct reason *why)
+{
+    struct model *model = NULL;
+    struct plan plan = {0};
+    int r = file_read(path, PLAN_TEXT_MAX, &run->plan_text, NULL, why);
+    if (r == 0)
+        r = model_new(&run->job, &model, why);
+    if (r == 0)
+        r = plan_parse(run->plan_text, model->n_units, &plan, why);
+    plan_done(&plan);
+    model_free(model);
+    return r < 0 ? reason_wrap(why, r, "--plan %s", path) : 0;
+}
 
 int jobrun_load(const char *path, const struct jobrun_args *args, struct jobrun *run, struct reason *why)
 {
@@ -32,12 +49,7 @@ int jobrun_load(const char *path, const struct jobrun_args *args, struct jobrun 
                           "--steps %llu: the job ends after %llu steps, and so does its learning-rate schedule; raise "
                           "train.steps in %s for a longer run",
                           (unsigned long long)run->stop_after, (unsigned long long)run->job.train.steps, path);
-    if (args->plan != NULL) {
-        r = file_read(args->plan, PLAN_TEXT_MAX, &run->plan_text, NULL, why);
-        if (r < 0)
-            return reason_wrap(why, r, "--plan");
-    }
-    return 0;
+    return args->plan != NULL ? plan_load(args->plan, run, why) : 0;
 }
 
 /* Nobody reads the events any more: as if Ctrl-C had been pressed, the work is not lost. */

@@ -13,7 +13,9 @@
 
 #define LOCAL_PEERS_MAX 64 /* processes on one machine */
 #define ARGV_MAX        24
-#define END_WAIT_MS     5000 /* for local peers to end by themselves after the run */
+/* For local peers to end by themselves after a good run, after a bad one (some may not know of it). */
+#define END_WAIT_MS     5000
+#define END_BAD_WAIT_MS 1000
 
 struct train_args {
     struct command_args common;
@@ -216,7 +218,7 @@ static int train_run(void *args, struct reason *why)
     if (t.children != NULL)
         children_hush(t.children); /* before the coordinator that it tells goes away */
     jobrun_finish(&t.run);
-    children_free(t.children, END_WAIT_MS);
+    children_free(t.children, r < 0 ? END_BAD_WAIT_MS : END_WAIT_MS);
     for (size_t i = 0; t.locals != NULL && i < t.n; i++) {
         mem_free(t.locals[i].key_path);
         mem_free(t.locals[i].log_path);

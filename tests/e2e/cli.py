@@ -76,7 +76,8 @@ class CommandLine(shoal.Case):
         self.assert_refused(3, "nothing.txt", "train", self.job(data="nothing.txt", name="nodata"))
         self.assert_refused(3, "--steps 13", "train", self.job(steps=12), "--steps", "13")
         self.assert_refused(3, "--plan", "train", self.job(), "--plan", "noplan.txt")
-        self.assert_refused(3, "line 2", "train", self.job(), "--plan", self.write("plan", "units 0-1: 0\nunits 3-4: 0\n"))
+        self.assert_refused(3, "begins at unit 3", "train", self.job(), "--plan",
+                            self.write("plan", "units 0-1: 0\nunits 3-4: 0\n"))
 
     def test_wrong_invites(self):
         self.assert_refused(2, "this is no invite", "peer", "hello")

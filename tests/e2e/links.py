@@ -116,9 +116,12 @@ class Links(shoal.Case):
         first = self.peer(text, "same")
         coordinator.wait_event(lambda e: e["event"] == "peer" and e["state"] == "joined")
         second = self.peer(text, "same")
-        self.assertNotEqual(first.finish(30), 0, first.describe())  # the newest incarnation wins
-        self.assertTrue(first.err.strip(), "the older one says why it ends")
+        self.assertEqual(first.finish(30), 5, first.describe())  # the newest incarnation wins
+        self.assertIn("--key FILE", first.err)
+        third = self.peer(text, "another")
+        coordinator.wait_event(lambda e: e["event"] == "step" and e["step"] == 3)
         self.assertIsNone(second.popen.poll())
+        self.assertIsNone(third.popen.poll())
         self.assertIsNone(coordinator.popen.poll())
 
     def test_a_slow_link_changes_nothing(self):
