@@ -1,5 +1,6 @@
 /* The worker's leases: taking them, running them, passing boundary tensors on. See worker_impl.h. */
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 #include "peer/worker_impl.h"
@@ -38,7 +39,7 @@ static void report(struct worker *w, const struct lease *l)
                                 .mode = l->info.mode,
                                 .u0 = l->info.u0,
                                 .u1 = l->info.u1,
-                                .flagged = l->flagged,
+                                .flagged = l->flagged || !isfinite(l->loss),
                                 .loss = l->loss};
     worker_tell(w, m);
 }

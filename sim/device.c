@@ -109,10 +109,23 @@ int64_t device_cost(const struct device *d, const struct task *t)
 {
     int64_t ns = TASK_NS + (int64_t)t->n;
 
-    if (t->kind == TASK_FORWARD)
+    switch (t->kind) {
+    case TASK_FORWARD:
         ns = (int64_t)(t->u1 - t->u0) * UNIT_NS;
-    else if (t->kind == TASK_BACKWARD)
+        break;
+    case TASK_BACKWARD:
         ns = (int64_t)(t->u1 - t->u0) * UNIT_NS * 2;
+        break;
+    case TASK_APPLY:
+    case TASK_SNAPSHOT:
+        ns = UNIT_NS;
+        break;
+    case TASK_SETUP:
+        ns = 10 * UNIT_NS;
+        break;
+    default:
+        break;
+    }
     return (int64_t)((double)ns / d->speed);
 }
 

@@ -45,7 +45,7 @@ void wire_send(struct cluster *c, uint32_t from, uint32_t to, struct msg *m)
     struct blob *head = NULL;
     /* Drawn in any case, so that what happens to one message does not shift the fate of the others. */
     double lost = rng_unit(&c->rng), doubled = rng_unit(&c->rng);
-    int64_t first = c->now + delay(c), second = c->now + delay(c) + 3 * delay(c);
+    int64_t first = c->now + delay(c), second = c->now + 20 * delay(c);
     int status = proto_encode(m, &head);
 
     if (status < 0) {

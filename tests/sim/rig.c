@@ -18,18 +18,20 @@ static struct cluster *running; /* for the abort handler */
 static uint64_t running_seed;
 
 const struct rig_fleet rig_fleets[RIG_FLEETS] = {
-    {"the planner's for 2", 2, NULL},
-    {"the planner's for 3", 3, NULL},
-    {"the planner's for 5", 5, NULL},
-    {"data parallel over 2", 2, "units 0-3: 0 1\n"},
-    {"data parallel over 3 with other weights", 3, "units 0-3: 0*3 1*2 2*1\n"},
-    {"a pipeline of 2", 2, "units 0-1: 0\nunits 2-3: 1\nin-flight 2\n"},
-    {"a pipeline of 4, one unit each", 4, "units 0-0: 0\nunits 1-1: 1\nunits 2-2: 2\nunits 3-3: 3\nin-flight 4\n"},
-    {"a peer that holds two stages", 3, "units 0-0: 0\nunits 1-1: 1 2\nunits 2-2: 2\nunits 3-3: 0\nin-flight 3\n"},
-    {"mixed", 5, "units 0-1: 0 1\nunits 2-2: 2 1*2\nunits 3-3: 3*3 4\nin-flight 4\n"},
-    {"a shadow", 2, "units 0-3: 0 1*0\n"},
-    {"a shadow of one stage", 3, "units 0-1: 0\nunits 2-3: 1 2*0\nin-flight 2\n"},
-    {"less in flight than the pipeline is long", 3, "units 0-0: 0\nunits 1-2: 1\nunits 3-3: 2\nin-flight 1\n"},
+    {"the planner's for 2", 2, NULL, true},
+    {"the planner's for 3", 3, NULL, true},
+    {"the planner's for 5", 5, NULL, true},
+    {"data parallel over 2", 2, "units 0-3: 0 1\n", true},
+    {"data parallel over 3 with other weights", 3, "units 0-3: 0*3 1*2 2*1\n", true},
+    {"a pipeline of 2", 2, "units 0-1: 0\nunits 2-3: 1\nin-flight 2\n", false},
+    {"a pipeline of 4, one unit each", 4, "units 0-0: 0\nunits 1-1: 1\nunits 2-2: 2\nunits 3-3: 3\nin-flight 4\n",
+     false},
+    {"a peer that holds two stages", 3, "units 0-0: 0\nunits 1-1: 1 2\nunits 2-2: 2\nunits 3-3: 0\nin-flight 3\n",
+     false},
+    {"mixed", 5, "units 0-1: 0 1\nunits 2-2: 2 1*2\nunits 3-3: 3*3 4\nin-flight 4\n", false},
+    {"a shadow", 2, "units 0-3: 0 1*0\n", true},
+    {"a shadow of one stage", 3, "units 0-1: 0\nunits 2-3: 1 2*0\nin-flight 2\n", false},
+    {"less in flight than the pipeline is long", 3, "units 0-0: 0\nunits 1-2: 1\nunits 3-3: 2\nin-flight 1\n", false},
 };
 
 struct job rig_job(void)
@@ -135,6 +137,22 @@ void rig_expected(const struct job *job, uint8_t ret[HASH_BYTES])
     if (r.status != 0 || !r.saved)
         rig_fail(c, "one worker alone did not end well: %s", r.why.text);
     memcpy(ret, r.saved->hash, HASH_BYTES);
+    cluster_free(c);
+}
+
+void rig_resume(const struct cluster_config *config, const struct cluster_result *r, const uint8_t hash[HASH_BYTES])
+{
+    struct cluster_config again = rig_config(config->job, config->n_workers, config->plan_text);
+    struct cluster_result end;
+
+    again.seed = config->seed;
+    again.fault = config->fault;
+    again.resume = r->saved;
+    struct cluster *c = rig_run(&again, NULL, NULL, &end);
+
+    rig_assert_hash(c, &end, hash);
+    if (end.version != config->job->train.steps)
+        rig_fail(c, "resumed from step %" PRIu64 ", ended at %" PRIu64, r->saved ? r->saved->version : 0, end.version);
     cluster_free(c);
 }
 

@@ -19,6 +19,7 @@ struct rig_fleet {
     const char *name;
     uint32_t n_workers;
     const char *plan;
+    bool replicated; /* whoever dies, the others hold the whole model */
 };
 #define RIG_FLEETS 12
 extern const struct rig_fleet rig_fleets[RIG_FLEETS];
@@ -33,6 +34,10 @@ void rig_expected(const struct job *job, uint8_t ret[HASH_BYTES]);
 
 /* The run must have ended well with this hash. */
 void rig_assert_hash(struct cluster *c, const struct cluster_result *r, const uint8_t hash[HASH_BYTES]);
+
+/* Resumes from the checkpoint that r tells of (begins anew if there is none) in the same fleet on a quiet network: the
+ * end must be this hash. */
+void rig_resume(const struct cluster_config *config, const struct cluster_result *r, const uint8_t hash[HASH_BYTES]);
 
 /* Seeds [0, n), or the one in SHOAL_SIM_SEED; SHOAL_SIM_SEEDS replaces n. */
 void rig_seeds(uint64_t n, uint64_t *ret_first, uint64_t *ret_end);

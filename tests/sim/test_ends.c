@@ -1,0 +1,280 @@
+/* Runs that end early, by a death, a wish or a leave: in bounded time, with what could be saved, and resumed to the
+ * same model. Steps that are skipped. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <string.h>
+
+#include "tests/sim/rig.h"
+
+#define SEEDS 200
+
+/* A longer job: there must be something to interrupt. */
+static struct job long_job(void)
+{
+    struct job job = rig_job();
+
+    job.train.steps = 8;
+    job.checkpoint.every = 3;
+    return job;
+}
+
+static struct cluster_config fleet_config(struct job *job, uint64_t seed)
+{
+    const struct rig_fleet *f = &rig_fleets[seed % RIG_FLEETS];
+    struct cluster_config config = rig_config(job, f->n_workers, f->plan);
+
+    job->peers = f->n_workers;
+    config.seed = seed;
+    config.delay_mean_ns = 1 * NS_PER_MS;
+    return config;
+}
+
+/* Some worker dies some time after some commit. */
+static void kill_someone(struct cluster *c, void *arg)
+{
+    const struct cluster_config *config = arg;
+    struct rng rng = rng_make(config->seed, "death");
+    uint32_t who = 1 + (uint32_t)rng_below(&rng, config->n_workers);
+    enum cluster_deed how = rng_below(&rng, 2) ? CLUSTER_KILL : CLUSTER_EXIT;
+
+    cluster_when(c, 1 + rng_below(&rng, config->job->train.steps), (int64_t)rng_below(&rng, 40 * NS_PER_MS), how, who,
+                 0);
+}
+
+static void a_death_ends_the_run_with_what_could_be_saved(void **state)
+{
+    (void)state;
+    struct job job = long_job();
+    uint8_t hash[HASH_BYTES];
+    uint64_t seed, end;
+    uint32_t n_died = 0, n_saved = 0;
+
+    rig_expected(&job, hash);
+    for (rig_seeds(SEEDS, &seed, &end); seed < end; seed++) {
+        struct cluster_config config = fleet_config(&job, seed);
+        struct cluster_result r;
+        struct cluster *c = rig_run(&config, kill_someone, &config, &r);
+
+        if (r.ended_at > 20 * NS_PER_S)
+            rig_fail(c, "took %.1f s to end", (double)r.ended_at / NS_PER_S);
+        if (r.status == 0) { /* died after the end */
+            rig_assert_hash(c, &r, hash);
+        } else {
+            if (r.status != -E_PEER)
+                rig_fail(c, "ended with %s: %s", status_name(r.status), r.why.text);
+            if (rig_fleets[seed % RIG_FLEETS].replicated && (!r.saved || r.saved->version != r.version))
+                rig_fail(c, "step %llu was not saved", (unsigned long long)r.version);
+            n_died++;
+            n_saved += r.saved && r.saved->version == r.version;
+            rig_resume(&config, &r, hash);
+        }
+        cluster_free(c);
+    }
+    print_message("%u runs ended by a death, %u of them saved their last step\n", n_died, n_saved);
+}
+
+/* Someone dies before the first step: a spare takes part instead. */
+static void kill_early(struct cluster *c, void *arg)
+{
+    const struct cluster_config *config = arg;
+    struct rng rng = rng_make(config->seed, "death");
+
+    cluster_at(c, (int64_t)rng_below(&rng, 15 * NS_PER_MS), CLUSTER_KILL,
+               1 + (uint32_t)rng_below(&rng, config->n_workers - 1), 0);
+}
+
+static void a_death_before_the_first_step_makes_another_plan(void **state)
+{
+    (void)state;
+    struct job job = rig_job();
+    uint8_t hash[HASH_BYTES];
+    uint64_t seed, end;
+    uint32_t n_planned_again = 0;
+
+    rig_expected(&job, hash);
+    for (rig_seeds(SEEDS, &seed, &end); seed < end; seed++) {
+        struct cluster_config config = fleet_config(&job, seed);
+        struct cluster_result r;
+
+        config.workers[config.n_workers++].starts_at = 1 * NS_PER_S;
+        struct cluster *c = rig_run(&config, kill_early, &config, &r);
+
+        if (r.status == 0)
+            rig_assert_hash(c, &r, hash);
+        else if (r.status != -E_PEER || r.version > 2) /* it died in the first steps after all */
+            rig_fail(c, "ended with %s: %s", status_name(r.status), r.why.text);
+        n_planned_again += r.n_plans > 1;
+        cluster_free(c);
+    }
+    print_message("%u runs made another plan\n", n_planned_again);
+}
+
+static void stop_sometime(struct cluster *c, void *arg)
+{
+    const struct cluster_config *config = arg;
+    struct rng rng = rng_make(config->seed, "stop");
+
+    cluster_at(c, (int64_t)rng_below(&rng, 250 * NS_PER_MS), CLUSTER_STOP, 0, 0);
+}
+
+static void a_stopped_run_is_saved_and_resumes_to_the_same_model(void **state)
+{
+    (void)state;
+    struct job job = long_job();
+    uint8_t hash[HASH_BYTES];
+    uint64_t seed, end;
+
+    rig_expected(&job, hash);
+    for (rig_seeds(SEEDS, &seed, &end); seed < end; seed++) {
+        struct cluster_config config = fleet_config(&job, seed);
+        struct cluster_result r;
+
+        config.loss = seed % 2 ? 0.02 : 0;
+        struct cluster *c = rig_run(&config, stop_sometime, &config, &r);
+
+        if (r.status == 0) {
+            rig_assert_hash(c, &r, hash);
+        } else {
+            if (r.status != -E_CANCELED)
+                rig_fail(c, "ended with %s: %s", status_name(r.status), r.why.text);
+            if (r.version > 0 && config.loss == 0 && (!r.saved || r.saved->version != r.version))
+                rig_fail(c, "step %llu was not saved", (unsigned long long)r.version);
+            rig_resume(&config, &r, hash);
+        }
+        cluster_free(c);
+    }
+}
+
+static void stop_twice(struct cluster *c, void *arg)
+{
+    (void)arg;
+    cluster_when(c, 2, 0, CLUSTER_STOP, 0, 0);
+    cluster_when(c, 2, 1, CLUSTER_STOP, 0, 0);
+}
+
+static void a_second_stop_ends_at_once(void **state)
+{
+    (void)state;
+    struct job job = rig_job();
+    struct cluster_config config = rig_config(&job, 2, NULL);
+    struct cluster_result r;
+
+    job.peers = 2;
+    struct cluster *c = rig_run(&config, stop_twice, NULL, &r);
+
+    assert_int_equal(r.status, -E_CANCELED);
+    assert_int_equal(r.version, 2);
+    assert_null(r.saved);
+    cluster_free(c);
+}
+
+static void leave_sometime(struct cluster *c, void *arg)
+{
+    const struct cluster_config *config = arg;
+    struct rng rng = rng_make(config->seed, "leave");
+
+    cluster_when(c, 1 + rng_below(&rng, 6), (int64_t)rng_below(&rng, 20 * NS_PER_MS), CLUSTER_LEAVE,
+                 1 + (uint32_t)rng_below(&rng, config->n_workers), 0);
+}
+
+/* Who leaves politely stays until the last step is saved, whatever it alone holds. */
+static void a_polite_leave_loses_no_step(void **state)
+{
+    (void)state;
+    struct job job = long_job();
+    uint8_t hash[HASH_BYTES];
+    uint64_t seed, end;
+
+    rig_expected(&job, hash);
+    for (rig_seeds(60, &seed, &end); seed < end; seed++) {
+        struct cluster_config config = fleet_config(&job, seed);
+        struct cluster_result r;
+        struct cluster *c = rig_run(&config, leave_sometime, &config, &r);
+
+        if (r.status != -E_PEER)
+            rig_fail(c, "ended with %s: %s", status_name(r.status), r.why.text);
+        if (!r.saved || r.saved->version != r.version)
+            rig_fail(c, "step %llu was not saved", (unsigned long long)r.version);
+        rig_resume(&config, &r, hash);
+        cluster_free(c);
+    }
+}
+
+/* A run in two halves equals a whole one. */
+static void a_run_may_stop_after_some_steps(void **state)
+{
+    (void)state;
+    struct job job = rig_job();
+    uint8_t hash[HASH_BYTES];
+
+    rig_expected(&job, hash);
+    for (uint64_t i = 0; i < RIG_FLEETS; i++) {
+        struct cluster_config config = fleet_config(&job, i);
+        struct cluster_result r;
+
+        config.stop_after = 1 + i % 3;
+        struct cluster *c = rig_run(&config, NULL, NULL, &r);
+
+        assert_int_equal(r.status, 0);
+        assert_int_equal(r.version, config.stop_after);
+        rig_resume(&config, &r, hash);
+        cluster_free(c);
+    }
+}
+
+/* Runs every fleet with the fault: the step counts nowhere, the model is the same everywhere. */
+static void check_skipped(const struct device_fault *fault)
+{
+    struct job job = rig_job();
+    uint8_t unmarred[HASH_BYTES], hash[HASH_BYTES];
+
+    rig_expected(&job, unmarred);
+    for (uint64_t i = 0; i < RIG_FLEETS; i++) {
+        struct cluster_config config = fleet_config(&job, i);
+        struct cluster_result r;
+
+        config.fault = *fault;
+        struct cluster *c = rig_run(&config, NULL, NULL, &r);
+
+        if (i == 0 && r.saved)
+            memcpy(hash, r.saved->hash, sizeof hash);
+        rig_assert_hash(c, &r, hash);
+        assert_int_equal(r.version, 4);
+        assert_int_equal(r.n_skipped, 1);
+        assert_int_equal(r.saved->updates, 3);
+        cluster_free(c);
+    }
+    assert_memory_not_equal(hash, unmarred, sizeof hash);
+}
+
+static void a_flagged_step_is_skipped(void **state)
+{
+    (void)state;
+    check_skipped(&(struct device_fault){.flag = true, .step = 1, .microbatch = 3, .unit = 2});
+}
+
+static void a_loss_that_is_no_number_skips_the_step(void **state)
+{
+    (void)state;
+    check_skipped(&(struct device_fault){.nan = true, .step = 2, .microbatch = 7});
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_death_ends_the_run_with_what_could_be_saved),
+        cmocka_unit_test(a_death_before_the_first_step_makes_another_plan),
+        cmocka_unit_test(a_stopped_run_is_saved_and_resumes_to_the_same_model),
+        cmocka_unit_test(a_second_stop_ends_at_once),
+        cmocka_unit_test(a_polite_leave_loses_no_step),
+        cmocka_unit_test(a_run_may_stop_after_some_steps),
+        cmocka_unit_test(a_flagged_step_is_skipped),
+        cmocka_unit_test(a_loss_that_is_no_number_skips_the_step),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
