@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #define EPOLL_BATCH     64
-#define ZMQ_SOCKETS_MAX 8192 /* a dialled link takes up to twelve: socket, monitor and its end, per channel */
+#define ZMQ_SOCKETS_MAX 8192 /* a dialled link takes three per channel: socket, monitor and its end */
 #define NET_IO_THREADS  1
 
 int net_source_add(struct net *n, struct net_source *s, enum net_source_kind kind, int fd, uint32_t events, void *owner)

@@ -17,7 +17,7 @@ struct side {
     uint8_t pub[NET_KEY_BYTES], secret[NET_KEY_BYTES];
 };
 
-static void die(const char *what)
+__attribute__((noreturn)) static void die(const char *what)
 {
     fprintf(stderr, "bench_net: %s\n", what);
     exit(1);
