@@ -1,5 +1,5 @@
 /* See fixture.h. */
-#include "fixture.h"
+#include "tests/unit/net/fixture.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

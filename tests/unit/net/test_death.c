@@ -1,6 +1,6 @@
 /* A process that dies by SIGKILL is noticed at once, whichever side it was on. Each test forks before its own net is
  * open; the child is a whole peer. */
-#include "fixture.h"
+#include "tests/unit/net/fixture.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* Dials that fail: each cause has its own failure code and its own sentence. */
-#include "fixture.h"
+#include "tests/unit/net/fixture.h"
 
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* Strangers, broken programs and admitted peers that misbehave: what they send is dropped and counted, and links that
  * work go on working. */
-#include "fixture.h"
+#include "tests/unit/net/fixture.h"
 
 #include <poll.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* Links that work: up on both sides, messages on every channel, newest wins, hang-up, wake. */
-#include "fixture.h"
+#include "tests/unit/net/fixture.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Back-pressure and shaping: what net_send accepted arrives while the link lives, what it cannot take it says. */
-#include "fixture.h"
+#include "tests/unit/net/fixture.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* What an onlooker on the wire sees and can do: a proxy of ours between dialler and listener records every byte, and
  * may cut or change what passes. */
-#include "fixture.h"
+#include "tests/unit/net/fixture.h"
 
 #include <fcntl.h>
 #include <string.h>
