@@ -35,7 +35,8 @@ static int coordinator_command_run(void *args, struct reason *why)
 }
 
 static const struct option coordinator_options[] = {
-    JOBRUN_OPTIONS(struct coordinator_args, "peers to wait for before the first step"),
+    JOBRUN_OPTIONS(struct coordinator_args, "peers to wait for before the first step",
+                   "peers are numbered as they join"),
     {"listen", "HOST", OPTION_TEXT, offsetof(struct coordinator_args, host), .fallback = "*",
      .help = "address to listen on, * for all of this machine's"},
     {"port", "P", OPTION_COUNT, offsetof(struct coordinator_args, port), .fallback = "7001", .max = 65533,

@@ -72,7 +72,7 @@ static int print_json(const struct generate_args *a, const char *path, const str
     jsonw_str(&w, "event", "text");
     jsonw_str(&w, "checkpoint", path);
     jsonw_int(&w, "step", (int64_t)generate_state(g)->version);
-    jsonw_str(&w, "prompt", a->prompt);
+    jsonw_str(&w, "prompt", a->prompt == NULL ? "" : a->prompt);
     jsonw_str(&w, "text", o->text);
     jsonw_object_end(&w);
     const char *text = jsonw_text(&w);
@@ -84,21 +84,22 @@ static int print_json(const struct generate_args *a, const char *path, const str
 
 static int speak(const struct generate_args *a, const char *path, struct generate *g, struct reason *why)
 {
+    const char *prompt = a->prompt == NULL ? "" : a->prompt;
     struct output o = {.json = a->common.json, .cap = a->tokens + 1};
     cleanup_mem_ char *text = o.json ? mem_calloc(o.cap, 1) : NULL;
     o.text = text;
     if (o.json && text == NULL)
         return -E_NOMEM;
     const struct generate_options options = {
-        .prompt = (const uint8_t *)a->prompt,
-        .n_prompt = strlen(a->prompt),
+        .prompt = (const uint8_t *)prompt,
+        .n_prompt = strlen(prompt),
         .n_tokens = a->tokens,
         .temperature = a->temperature,
         .top_k = (uint32_t)a->top_k,
         .seed = a->seed,
     };
     if (!o.json)
-        printf("%s", a->prompt);
+        printf("%s", prompt);
     int r = generate_text(g, &options, output_put, &o, why);
     if (r < 0)
         return r;
@@ -129,7 +130,7 @@ static int generate_run(void *args, struct reason *why)
 }
 
 static const struct option generate_options_table[] = {
-    {"prompt", "TEXT", OPTION_TEXT, offsetof(struct generate_args, prompt), .fallback = "",
+    {"prompt", "TEXT", OPTION_TEXT, offsetof(struct generate_args, prompt), .unset = "nothing",
      .help = "how the text begins"},
     {"tokens", "N", OPTION_COUNT, offsetof(struct generate_args, tokens), .fallback = "256", .min = 1,
      .max = TOKENS_MAX, .help = "how much to generate; a token is a byte"},

@@ -16,7 +16,7 @@ struct jobrun_args {
 };
 
 /* Rows of an option table for a struct `type` with a member `struct jobrun_args run`. */
-#define JOBRUN_OPTIONS(type, peers_help)                                                                               \
+#define JOBRUN_OPTIONS(type, peers_help, plan_help)                                                                    \
     {                                                                                                                  \
         "peers",                                                                                                       \
         "N",                                                                                                           \
@@ -50,7 +50,7 @@ struct jobrun_args {
          OPTION_TEXT,                                                                                                  \
          offsetof(type, run.plan),                                                                                     \
          .unset = "the scheduler decides",                                                                             \
-         .help = "a plan to follow: lines `units 0-2: 0 1*3`, `in-flight 4`; peers are numbered as they join"},        \
+         .help = "a plan to follow: lines `units 0-2: 0 1*3`, `in-flight 4`; " plan_help},                             \
         {"seed",                                                                                                       \
          "N",                                                                                                          \
          OPTION_COUNT,                                                                                                 \

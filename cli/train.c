@@ -35,6 +35,7 @@ struct train {
     struct jobrun run;
     size_t n;
     struct local *locals; /* [n] */
+    struct key *order;    /* [n] their keys: plan files number them as --speeds does */
     char *lists[3];       /* storage behind split options */
     struct children *children;
 };
@@ -142,8 +143,12 @@ static void argv_fill(const struct train_args *a, char *invite_path, struct loca
         p->argv[i] = (char *)words[i]; /* exec's argv is not const, but only read */
 }
 
-static int locals_prepare(const struct train_args *a, struct train *t, struct reason *why)
+/* The local peers' keys and files; the words of their command lines need the coordinator first. */
+static int locals_prepare(struct train *t, struct reason *why)
 {
+    t->order = mem_calloc(t->n, sizeof(*t->order));
+    if (t->order == NULL)
+        return -E_NOMEM;
     for (size_t i = 0; i < t->n; i++) {
         struct local *p = &t->locals[i];
         char name[32];
@@ -152,13 +157,12 @@ static int locals_prepare(const struct train_args *a, struct train *t, struct re
         int r = rundir_key(t->run.dir, name, &pair, &p->key_path, why);
         if (r < 0)
             return r;
-        p->key = pair.pub;
+        p->key = t->order[i] = pair.pub;
         key_pair_wipe(&pair);
         snprintf(name, sizeof(name), "peer-%zu.log", i);
         p->log_path = file_join(t->run.dir, name);
         if (p->log_path == NULL)
             return -E_NOMEM;
-        argv_fill(a, t->run.invite_path, p);
     }
     return 0;
 }
@@ -174,10 +178,8 @@ static int locals_start(const struct train_args *a, struct train *t, struct reas
 {
     char *const *argv[LOCAL_PEERS_MAX];
     const char *logs[LOCAL_PEERS_MAX];
-    int r = locals_prepare(a, t, why);
-    if (r < 0)
-        return r;
     for (size_t i = 0; i < t->n; i++) {
+        argv_fill(a, t->run.invite_path, &t->locals[i]);
         argv[i] = t->locals[i].argv;
         logs[i] = t->locals[i].log_path;
     }
@@ -194,15 +196,17 @@ static int locals_start(const struct train_args *a, struct train *t, struct reas
 
 static int train_with(struct train_args *a, struct train *t, struct reason *why)
 {
-    const struct coordinator_config listen = {.host = "127.0.0.1"};
     int r = jobrun_load(a->common.words[0], &a->run, &t->run, why);
     if (r == 0)
         r = read_lists(a, t, t->run.job.peers, why);
     if (r == 0)
         r = jobrun_open(&t->run, &a->run, &a->common, false, why);
+    if (r == 0)
+        r = locals_prepare(t, why);
     if (r < 0)
         return r;
     t->run.job.peers = (uint32_t)t->n;
+    const struct coordinator_config listen = {.host = "127.0.0.1", .order = t->order, .n_order = (uint32_t)t->n};
     r = jobrun_start(&t->run, &listen, a->run.resume, why);
     if (r == 0)
         r = locals_start(a, t, why);
@@ -224,6 +228,7 @@ static int train_run(void *args, struct reason *why)
         mem_free(t.locals[i].log_path);
     }
     mem_free(t.locals);
+    mem_free(t.order);
     for (int l = 0; l < 3; l++)
         mem_free(t.lists[l]);
     jobrun_done(&t.run);
@@ -231,7 +236,7 @@ static int train_run(void *args, struct reason *why)
 }
 
 static const struct option train_options[] = {
-    JOBRUN_OPTIONS(struct train_args, "peers to start"),
+    JOBRUN_OPTIONS(struct train_args, "peers to start", "peer 0 is the first one of the lists"),
     {"speeds", "LIST", OPTION_TEXT, offsetof(struct train_args, speeds), .fallback = "1",
      .help = "fraction of full speed of each peer, as 1,0.5,0.25: a mixed fleet on one machine"},
     {"threads", "LIST", OPTION_TEXT, offsetof(struct train_args, threads), .fallback = "1",

@@ -22,6 +22,8 @@ struct coord_config {
     const struct key_pair *key; /* outlives the engine; signs views */
     struct blob *job_text;      /* body of WELCOME; referenced */
     const char *plan_text;      /* forced plan or NULL; outlives the engine */
+    const struct key *order;    /* [n_order] these peers are numbered first, in this order; outlives the engine */
+    uint32_t n_order;
     uint8_t job_id[INVITE_JOB_ID_BYTES];
     uint8_t capability[INVITE_CAPABILITY_BYTES];
     uint64_t term;

@@ -121,6 +121,27 @@ static int adopt_plan(struct coord *c, struct coord_peer **fleet, uint32_t n, co
     return 0;
 }
 
+static uint32_t rank(const struct coord *c, const struct coord_peer *p)
+{
+    for (uint32_t i = 0; i < c->config.n_order; i++)
+        if (key_equal(&c->config.order[i], &p->join.key))
+            return i;
+    return c->config.n_order;
+}
+
+/* The peers whose order the configuration gives come first, in that order; the others stay as they joined. */
+static void sort_fleet(const struct coord *c, struct coord_peer **fleet, uint32_t n)
+{
+    for (uint32_t i = 1; i < n; i++) {
+        struct coord_peer *p = fleet[i];
+        uint32_t j = i;
+
+        for (; j > 0 && rank(c, fleet[j - 1]) > rank(c, p); j--)
+            fleet[j] = fleet[j - 1];
+        fleet[j] = p;
+    }
+}
+
 void coord_try_plan(struct coord *c)
 {
     struct coord_peer *fleet[PEERS_MAX];
@@ -135,6 +156,8 @@ void coord_try_plan(struct coord *c)
             fleet[n++] = c->peers[i];
     if (n == 0 || n < c->config.job->peers)
         return;
+    sort_fleet(c, fleet, n);
+
     int status = make_plan(c, fleet, n, kept, &plan, &why);
 
     if (status == 0)

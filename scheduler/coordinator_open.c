@@ -106,6 +106,8 @@ static int make_engine(struct coordinator *c)
                              .key = c->config.key,
                              .job_text = c->job_text,
                              .plan_text = c->config.plan_text,
+                             .order = c->config.order,
+                             .n_order = c->config.n_order,
                              .term = c->run.term,
                              .stop_after = c->config.stop_after ? c->config.stop_after : job->train.steps,
                              .start_version = s ? s->version : 0,
