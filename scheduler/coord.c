@@ -12,7 +12,8 @@
 
 #define HEARTBEAT_NS (100 * NS_PER_MS)
 #define ENDING_LIMIT_NS                                                                                                \
-    (8 * NS_PER_S) /* a last checkpoint may take as long as it makes progress, a silent one this long */
+    (20 * NS_PER_S) /* the last checkpoint of a run that failed or is stopped: silence until given up */
+#define DONE_LIMIT_NS   (120 * NS_PER_S) /* the same when all steps are done */
 #define DEAD_DEFAULT_NS (5 * NS_PER_S)
 #define WAITING_SAID_NS (5 * NS_PER_S)
 #define OWN_STALL_NS    (500 * NS_PER_MS)
@@ -131,27 +132,53 @@ void coord_over(struct coord *c)
     coord_note(c, &n);
 }
 
+void coord_finish(struct coord *c)
+{
+    uint32_t unit = 0;
+
+    if (c->saving.phase == SAVING_WRITE)
+        return; /* the shell is at it and reads what another would overwrite; coord_on_saved goes on from here */
+    if (!c->group || (c->has_saved && c->saved_version == c->version)) {
+        coord_over(c);
+    } else if (!coord_covered(c, &unit)) {
+        if (c->ending_status == 0)
+            c->ending_status =
+                reason_set(&c->ending_why, -E_PEER,
+                           "nobody is left who holds unit %u, and the last checkpoint was not written", unit);
+        coord_abort_saving(c);
+        coord_over(c);
+    } else {
+        coord_abort_saving(c);
+        coord_start_saving(c);
+    }
+}
+
 void coord_end(struct coord *c, int status, const struct reason *why)
 {
     if (c->phase >= COORD_ENDING)
         return;
-    bool running = c->phase == COORD_RUN;
-
     c->phase = COORD_ENDING;
     c->ending_status = status;
     c->ending_since = c->now_ns;
     if (why)
         c->ending_why = *why;
-    if (status != 0 && (!running || !coord_covered(c, NULL) || (c->has_saved && c->saved_version == c->version))) {
-        coord_over(c);
+    if (status == 0 && c->saving.phase != SAVING_NONE && c->saving.what.version == c->version)
+        return; /* it was asked for with the last commit */
+    coord_finish(c);
+}
+
+/* A last checkpoint may take as long as it makes progress. */
+static void check_ending(struct coord *c)
+{
+    int64_t limit = c->ending_status == 0 ? DONE_LIMIT_NS : ENDING_LIMIT_NS;
+
+    if (c->saving.phase == SAVING_WRITE || c->now_ns - c->ending_since <= limit)
         return;
-    }
-    if (c->saving.phase == SAVING_WRITE)
-        return; /* the shell is at it and reads what another would overwrite; coord_on_saved goes on from there */
-    if (c->saving.phase == SAVING_NONE || c->saving.what.version != c->version || status != 0) {
-        coord_abort_saving(c);
-        coord_start_saving(c);
-    }
+    if (c->ending_status == 0)
+        c->ending_status =
+            reason_set(&c->ending_why, -E_PEER, "the peers did not hand over the last checkpoint for %d s",
+                       (int)(DONE_LIMIT_NS / NS_PER_S));
+    coord_over(c);
 }
 
 static void heartbeat(struct coord *c)
@@ -224,8 +251,7 @@ static void tick(struct coord *c)
     case COORD_ENDING:
         coord_resend_commit(c); /* or its snapshot never comes */
         coord_saving_tick(c);
-        if (c->ending_status != 0 && c->now_ns - c->ending_since > ENDING_LIMIT_NS)
-            coord_over(c);
+        check_ending(c);
         break;
     case COORD_OVER:
         break;

@@ -51,7 +51,7 @@ struct coord_saving {
     uint32_t *digest_of; /* per tensor: plan peer whose digest it is, UINT32_MAX = none yet */
     uint8_t (*digests)[HASH_BYTES];
     struct fetch *fetch;
-    int64_t asked_at;
+    int64_t asked_at, progress_at;
 };
 
 struct coord {
@@ -90,7 +90,6 @@ struct coord {
     uint8_t saved_hash[HASH_BYTES];
     char saved_path[1024];
 
-    bool ending_ok; /* the run reached its last step */
     int ending_status;
     struct reason ending_why;
     int64_t ending_since, waiting_said_at, heartbeat_at, ticked_at;
@@ -105,6 +104,7 @@ void coord_send(struct coord *c, const struct coord_peer *p, struct msg *m);
 void coord_note(struct coord *c, const struct note *n);
 void coord_warn(struct coord *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void coord_end(struct coord *c, int status, const struct reason *why); /* status 0: done */
+void coord_finish(struct coord *c);                                    /* what is left to do before the end */
 void coord_over(struct coord *c);
 void coord_oom(struct coord *c);
 

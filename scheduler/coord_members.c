@@ -282,17 +282,7 @@ void coord_lost(struct coord *c, struct coord_peer *p, enum note_peer_state stat
                        id, p->join.name, state == NOTE_PEER_DEAD ? "died" : "left", text, unit);
         coord_end(c, status, &why);
     } else if (c->phase == COORD_ENDING) {
-        if (!coord_covered(c, NULL)) {
-            if (c->ending_status == 0)
-                c->ending_status =
-                    reason_set(&c->ending_why, -E_PEER, "peer %s (%s) died before the last checkpoint was written", id,
-                               p->join.name);
-            coord_abort_saving(c);
-            coord_over(c);
-        } else if (c->saving.phase == SAVING_SNAPSHOT || c->saving.phase == SAVING_FETCH) {
-            coord_abort_saving(c);
-            coord_start_saving(c);
-        }
+        coord_finish(c); /* it may have been the one who was to hand over */
     }
 }
 

@@ -6,8 +6,11 @@
 
 #include "model/digest.h"
 #include "model/params.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/mem.h"
 #include "scheduler/coord_impl.h"
+
+#define STALLED_NS (30 * NS_PER_S) /* no piece of a snapshot came for this long */
 
 static void free_saving(struct coord_saving *s)
 {
@@ -54,7 +57,7 @@ void coord_saving_snapshots_due(struct coord *c, uint64_t version)
     for (uint32_t t = 0; t < n; t++)
         s->digest_of[t] = UINT32_MAX;
     s->phase = SAVING_SNAPSHOT;
-    s->asked_at = c->now_ns;
+    s->asked_at = s->progress_at = c->now_ns;
 }
 
 void coord_start_saving(struct coord *c)
@@ -96,18 +99,34 @@ static void start_fetch(struct coord *c)
     mem_free(items);
 }
 
+/* Whether a peer speaks of the tensors that the plan gives it, all of them and no others. */
+static bool names_its_own(const struct coord *c, const struct coord_peer *p, const struct msg_snapshot_taken *t)
+{
+    uint32_t n_held = 0, n_named = 0;
+
+    for (uint32_t g = 0; g < c->groups.n; g++) {
+        const struct plan_group *group = &c->groups.groups[g];
+        bool member = false;
+
+        for (uint32_t i = 0; i < group->n_members; i++)
+            member = member || group->members[i] == p->plan_peer;
+        n_held += member ? group->n_tensors : 0;
+        for (uint32_t i = 0; member && i < t->n_tensors; i++)
+            n_named += t->tensors[i] < c->config.model->n_tensors && c->group_of[t->tensors[i]] == g;
+    }
+    return n_named == n_held && t->n_tensors == n_held;
+}
+
 void coord_on_snapshot_taken(struct coord *c, struct coord_peer *p, const struct msg_snapshot_taken *t)
 {
     struct coord_saving *s = &c->saving;
 
     if (s->phase != SAVING_SNAPSHOT || t->version != s->what.version || p->plan_peer == UINT32_MAX ||
-        s->taken[p->plan_peer])
+        s->taken[p->plan_peer] || !names_its_own(c, p, t))
         return;
     for (uint32_t i = 0; i < t->n_tensors; i++) {
         uint32_t tensor = t->tensors[i];
 
-        if (tensor >= c->config.model->n_tensors)
-            return;
         if (s->digest_of[tensor] == UINT32_MAX) {
             s->digest_of[tensor] = p->plan_peer;
             memcpy(s->digests[tensor], t->digests[i], HASH_BYTES);
@@ -125,6 +144,7 @@ void coord_on_snapshot_taken(struct coord *c, struct coord_peer *p, const struct
         }
     }
     s->taken[p->plan_peer] = true;
+    s->progress_at = c->ending_since = c->now_ns;
     if (all_taken(c))
         start_fetch(c);
 }
@@ -137,7 +157,7 @@ void coord_on_state_chunk(struct coord *c, const struct key *from, const struct 
         return;
     struct task *t = task_new(TASK_STATE_WRITE);
 
-    c->ending_since = c->now_ns; /* progress */
+    s->progress_at = c->ending_since = c->now_ns;
     if (t) {
         t->tensor = m->state_chunk.key.tensor;
         t->part = m->state_chunk.key.part;
@@ -175,11 +195,12 @@ void coord_on_saved(struct coord *c, const struct coord_event *e)
     coord_abort_saving(c);
     if (c->phase != COORD_ENDING)
         return;
-    if (version < c->version) {
-        coord_start_saving(c);
+    c->ending_since = c->now_ns;
+    if (version < c->version || e->status == 0) {
+        coord_finish(c);
         return;
     }
-    if (e->status < 0 && c->ending_status == 0)
+    if (c->ending_status == 0)
         c->ending_status = reason_set(&c->ending_why, e->status, "the last checkpoint could not be written: %s",
                                       e->text ? e->text : "?");
     coord_over(c);
@@ -210,7 +231,12 @@ void coord_saving_tick(struct coord *c)
                 send_snapshot(c, c->plan_peers[i], false);
         break;
     case SAVING_FETCH:
-        fetch_tick(s->fetch, c->now_ns, &c->update->fx);
+        if (c->now_ns - s->progress_at < STALLED_NS) {
+            fetch_tick(s->fetch, c->now_ns, &c->update->fx);
+            break;
+        }
+        coord_abort_saving(c); /* somebody lost its snapshot */
+        coord_start_saving(c);
         break;
     case SAVING_WRITE:
         break;

@@ -14,13 +14,21 @@ static uint64_t below(struct cluster *c, uint64_t n)
     return rng_below(&c->hostile_rng, n);
 }
 
-/* Mostly a number near x, sometimes a wild one. */
+/* Mostly x, sometimes a number beside it, sometimes a wild one. */
 static uint64_t near(struct cluster *c, uint64_t x)
 {
-    if (below(c, 8) == 0)
+    switch (below(c, 16)) {
+    case 0:
         return rng_u64(&c->hostile_rng);
-    x += below(c, 3);
-    return x > 0 ? x - below(c, 2) : 0;
+    case 1:
+    case 2:
+        return x + 1;
+    case 3:
+    case 4:
+        return x > 0 ? x - 1 : 0;
+    default:
+        return x;
+    }
 }
 
 static uint32_t unit(struct cluster *c)

@@ -6,7 +6,7 @@
 #include "runtime/base/mem.h"
 #include "sim/cluster_impl.h"
 
-#define SAVE_NS (5 * NS_PER_MS)
+#define SAVE_NS (30 * NS_PER_MS)
 #define GONE_NS (1 * NS_PER_S) /* from the end of the run to the process's */
 
 static const uint8_t capability[INVITE_CAPABILITY_BYTES] = {0xca};
