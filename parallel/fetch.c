@@ -6,17 +6,22 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/mem.h"
 
-#define WINDOW   16
-#define RETRY_NS (2 * NS_PER_S)
+#define WINDOW 16
+/* A piece is asked for again when no piece came for so long; it may still be queued on a slow link, so each further
+ * request waits twice as long. */
+#define RETRY_NS  (2 * NS_PER_S)
+#define ASKED_MAX 5
 
 struct fetch {
     uint64_t term, version;
     uint32_t n_items;
     struct fetch_item *items;
     uint64_t n_pieces, n_done, next; /* next piece never asked for */
+    int64_t heard_at;
     struct {
         uint64_t piece; /* UINT64_MAX = free */
         int64_t asked_at;
+        uint32_t n_asked;
     } window[WINDOW];
 };
 
@@ -91,6 +96,7 @@ static void ask(struct fetch *f, uint32_t slot, int64_t now, struct effects *fx)
     const struct fetch_item *i = locate(f, f->window[slot].piece, &key);
 
     f->window[slot].asked_at = now;
+    f->window[slot].n_asked += f->window[slot].n_asked < ASKED_MAX;
     if (m)
         m->state_get.key = key;
     effects_send(fx, &i->donor, m);
@@ -100,10 +106,13 @@ void fetch_tick(struct fetch *f, int64_t now, struct effects *fx)
 {
     for (uint32_t i = 0; i < WINDOW; i++) {
         if (f->window[i].piece != UINT64_MAX) {
-            if (now - f->window[i].asked_at >= RETRY_NS)
+            int64_t since = f->heard_at > f->window[i].asked_at ? f->heard_at : f->window[i].asked_at;
+
+            if (now - since >= RETRY_NS << (f->window[i].n_asked - 1))
                 ask(f, i, now, fx);
         } else if (f->next < f->n_pieces) {
             f->window[i].piece = f->next++;
+            f->window[i].n_asked = 0;
             ask(f, i, now, fx);
         }
     }
@@ -132,6 +141,7 @@ int fetch_chunk(struct fetch *f, const struct key *from, const struct msg *m, in
             return -E_CORRUPT;
         }
         f->window[i].piece = UINT64_MAX;
+        f->heard_at = now;
         f->n_done++;
         fetch_tick(f, now, fx);
         return 1;

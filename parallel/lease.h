@@ -41,7 +41,8 @@ struct lease {
     uint32_t slot;                  /* device memory for activations, TASK_NO_SLOT */
     bool flagged;
     double loss;
-    int64_t waiting_since;
+    int64_t waiting_since; /* for what its state says, or since it last asked for it */
+    uint32_t n_asked;
 };
 
 struct lease_queue {

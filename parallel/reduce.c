@@ -9,7 +9,8 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/mem.h"
 
-#define QUIET_NS   (1 * NS_PER_S) /* no progress for this long: ask for what is missing */
+#define QUIET_NS   (1 * NS_PER_S) /* no progress for this long: ask for what is missing, then wait twice as long... */
+#define ASKED_MAX  5              /* ...and so on: it may still be queued on a slow link */
 #define NEED_BURST 32             /* at most so many requests per tick */
 
 enum piece_state { PIECE_OPEN, PIECE_BUSY, PIECE_STORED };
@@ -30,7 +31,8 @@ struct reduce {
     uint32_t n_pieces, n_stored;
     struct piece *pieces;
     bool digesting, finished;
-    int64_t progress_at;
+    int64_t progress_at; /* or asked */
+    uint32_t n_asked;    /* since there was progress */
     uint8_t hash[HASH_BYTES];
     double *sum_squares;
 };
@@ -231,6 +233,12 @@ static uint32_t member_of(const struct reduce *r, uint32_t peer)
     return UINT32_MAX;
 }
 
+static void progress(struct reduce *r, int64_t now)
+{
+    r->progress_at = now;
+    r->n_asked = 0;
+}
+
 int reduce_chunk(struct reduce *r, uint32_t from, const struct msg *m, int64_t now, struct effects *fx)
 {
     const struct msg_chunk *c = &m->chunk;
@@ -246,7 +254,7 @@ int reduce_chunk(struct reduce *r, uint32_t from, const struct msg *m, int64_t n
             return 0;
         p->parts[member] = blob_ref(m->body);
         p->n_parts++;
-        r->progress_at = now;
+        progress(r, now);
         try_sum(r, p, fx);
         return 0;
     }
@@ -257,7 +265,7 @@ int reduce_chunk(struct reduce *r, uint32_t from, const struct msg *m, int64_t n
     struct task *t = piece_task(r, TASK_STORE, p);
 
     p->state = PIECE_BUSY;
-    r->progress_at = now;
+    progress(r, now);
     if (t)
         t->in = blob_ref(m->body);
     effects_task(fx, t);
@@ -290,7 +298,7 @@ static void mark_stored(struct reduce *r, const struct task *t, struct effects *
 
 void reduce_task_done(struct reduce *r, struct task *t, int64_t now, struct effects *fx)
 {
-    r->progress_at = now;
+    progress(r, now);
     switch (t->kind) {
     case TASK_PARTIAL:
         send_chunk(r, t->to, MSG_CHUNK_PARTIAL, t, fx);
@@ -353,9 +361,10 @@ void reduce_tick(struct reduce *r, int64_t now, struct effects *fx)
 {
     uint32_t asked = 0;
 
-    if (r->finished || now - r->progress_at < QUIET_NS)
+    if (r->finished || now - r->progress_at < QUIET_NS << r->n_asked)
         return;
     r->progress_at = now;
+    r->n_asked += r->n_asked < ASKED_MAX;
     for (uint32_t i = 0; i < r->n_pieces && asked < NEED_BURST; i++) {
         struct piece *p = &r->pieces[i];
 

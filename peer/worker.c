@@ -44,6 +44,7 @@ struct worker *worker_free(struct worker *w)
     plan_groups_done(&w->groups);
     plan_done(&w->plan);
     mem_free(w->held_units);
+    mem_free(w->bulk_heard_at);
     mem_free(w->slots);
     return mem_free(w);
 }
@@ -117,17 +118,28 @@ static void heartbeat(struct worker *w)
     worker_tell(w, m);
 }
 
-void worker_ready(struct worker *w)
+static void tell_ready(struct worker *w)
 {
     struct msg *m = worker_msg(w, MSG_READY);
 
-    w->phase = WORKER_READY;
     if (m) {
         m->ready.epoch = w->plan.epoch;
         m->ready.ok = true;
         worker_tell(w, m);
     }
+}
+
+void worker_ready(struct worker *w)
+{
+    w->phase = WORKER_READY;
+    tell_ready(w);
     worker_retry_held(w);
+}
+
+void worker_free_slots(struct worker *w)
+{
+    for (uint32_t i = 0; i < w->n_slots; i++)
+        w->slots[i] = 0;
 }
 
 /* Everything of the plan before is void. */
@@ -140,7 +152,8 @@ static void forget_plan(struct worker *w)
     w->writes_pending = 0;
     w->step_leases = 0;
     w->commit_snapshot = false;
-    memset(w->slots, 0, w->n_slots);
+    worker_free_slots(w);
+    w->bulk_heard_at = mem_free(w->bulk_heard_at);
     plan_groups_done(&w->groups);
     plan_done(&w->plan);
     w->phase = WORKER_IDLE;
@@ -155,7 +168,7 @@ static void on_plan(struct worker *w, const struct msg_plan *p)
         return;
     if (p->plan.epoch == w->plan.epoch && w->phase != WORKER_IDLE) {
         if (w->phase >= WORKER_READY)
-            worker_ready(w);
+            tell_ready(w); /* it was lost */
         return;
     }
     if (plan_validate(&p->plan, w->config.model->n_units, &why) < 0) {
@@ -176,8 +189,9 @@ static void on_plan(struct worker *w, const struct msg_plan *p)
     w->self = (uint32_t)self;
     plan_held(&w->plan, w->self, w->held_units);
     w->reduces = mem_calloc(w->groups.n, sizeof(struct reduce *));
+    w->bulk_heard_at = mem_calloc(w->plan.n_peers, sizeof *w->bulk_heard_at);
     t->plan = mem_calloc(1, sizeof *t->plan);
-    if (!w->reduces || !t->plan || plan_copy(&p->plan, t->plan) < 0)
+    if (!w->reduces || !w->bulk_heard_at || !t->plan || plan_copy(&p->plan, t->plan) < 0)
         goto nomem;
     t->epoch = p->plan.epoch;
     t->peer = w->self;
@@ -244,7 +258,8 @@ static void from_coordinator(struct worker *w, const struct key *from, struct ms
         on_bye(w, &m->bye);
         break;
     case MSG_VIEW:
-        w->view = m->view.number;
+        if (m->view.number > w->view)
+            w->view = m->view.number;
         break;
     case MSG_HEARTBEAT:
         break;
@@ -265,6 +280,8 @@ static void from_peer(struct worker *w, const struct key *from, struct msg **mp)
             worker_drop(w, from, m, "not in the plan");
         return;
     }
+    if (worker_bulk(m->type) && w->bulk_heard_at)
+        w->bulk_heard_at[peer] = w->now;
     switch (m->type) {
     case MSG_BOUNDARY:
         worker_on_boundary(w, from, (uint32_t)peer, mp);
@@ -386,8 +403,10 @@ void worker_step(struct worker *w, const struct worker_event *event, struct work
         break;
     }
     worker_pick(w);
-    if (w->version != version)
+    if (w->version != version) {
+        w->step_began_at = w->now;
         heartbeat(w);
+    }
     w->update = NULL;
 }
 

@@ -33,8 +33,9 @@ struct worker {
     uint64_t step_leases;
 
     struct lease_queue leases;
-    bool device_busy; /* a FORWARD or BACKWARD is at the device */
-    uint8_t *slots;   /* 1 = in use */
+    int64_t *bulk_heard_at; /* per plan peer: when a boundary or chunk came last */
+    bool device_busy;       /* a FORWARD or BACKWARD is at the device */
+    uint8_t *slots;         /* 1 = in use */
     uint32_t n_slots;
 
     struct reduce **reduces; /* per group, NULL = none in this step yet */
@@ -45,7 +46,7 @@ struct worker {
     uint64_t start_version;
     bool commit_snapshot;
 
-    int64_t now, heartbeat_at;
+    int64_t now, heartbeat_at, step_began_at;
     uint64_t busy_ns, dropped;
     struct worker_update *update; /* during worker_step only */
 };
@@ -81,5 +82,6 @@ void worker_start_fetch(struct worker *w);
 void worker_on_state_written(struct worker *w, const struct task *t);
 void worker_drop_reduces(struct worker *w);
 void worker_ready(struct worker *w);
+void worker_free_slots(struct worker *w);
 
 #endif

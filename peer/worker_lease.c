@@ -7,7 +7,10 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/mem.h"
 
-#define QUIET_NS (1 * NS_PER_S) /* a lease that waits longer than this asks its neighbour */
+/* A lease that waits for so long, while nothing else comes from that neighbour either, asks for its tensor; the tensor
+ * may still be queued behind others on a slow link, so each further request waits twice as long as the one before. */
+#define QUIET_NS  (1 * NS_PER_S)
+#define ASKED_MAX 5
 
 /* Whether the plan has a place for this lease at this peer. */
 static bool lease_fits(const struct worker *w, const struct msg_lease *l)
@@ -258,6 +261,7 @@ static void forward_done(struct worker *w, struct lease *l, struct task *t)
     bool last = l->info.u1 == w->config.model->n_units;
 
     l->waiting_since = w->now;
+    l->n_asked = 0;
     l->loss = t->loss;
     l->out = TAKE_PTR(t->out);
     if (!last)
@@ -293,16 +297,26 @@ void worker_on_run(struct worker *w, struct task *t)
     report(w, l);
 }
 
+/* Whether the lease has waited long enough for this neighbour. */
+static bool waits_long(const struct worker *w, const struct lease *l, uint32_t neighbour)
+{
+    int64_t since = l->waiting_since > w->step_began_at ? l->waiting_since : w->step_began_at;
+    int64_t heard = w->bulk_heard_at[neighbour];
+
+    return w->now - (heard > since ? heard : since) >= QUIET_NS << l->n_asked;
+}
+
 void worker_ask_boundaries(struct worker *w)
 {
     for (uint32_t i = 0; i < w->leases.n; i++) {
         struct lease *l = w->leases.leases[i];
         bool input = l->state == LEASE_WAIT_INPUT;
+        uint32_t neighbour = input ? l->info.prev : l->info.next;
 
-        if (l->step != w->version || (!input && l->state != LEASE_WAIT_GRADIENT) ||
-            w->now - l->waiting_since < QUIET_NS)
+        if (l->step != w->version || (!input && l->state != LEASE_WAIT_GRADIENT) || !waits_long(w, l, neighbour))
             continue;
         l->waiting_since = w->now;
+        l->n_asked += l->n_asked < ASKED_MAX;
         struct msg *m = worker_msg(w, MSG_NEED);
 
         if (!m)
@@ -313,6 +327,6 @@ void worker_ask_boundaries(struct worker *w)
                                                      .mode = l->info.mode,
                                                      .unit = input ? l->info.u0 : l->info.u1,
                                                      .direction = input ? MSG_FORWARD : MSG_BACKWARD};
-        worker_send(w, input ? l->info.prev : l->info.next, m);
+        worker_send(w, neighbour, m);
     }
 }

@@ -168,7 +168,7 @@ void worker_on_applied(struct worker *w)
     w->version++;
     worker_drop_reduces(w);
     lease_queue_drop_before(&w->leases, w->version);
-    memset(w->slots, 0, w->n_slots);
+    worker_free_slots(w);
     if (w->commit_snapshot)
         take_snapshot(w);
     worker_retry_held(w);

@@ -247,6 +247,7 @@ static void tick(struct coord *c)
     case COORD_RUN:
         coord_resend_step(c);
         coord_saving_tick(c);
+        coord_check_parted(c);
         break;
     case COORD_ENDING:
         coord_resend_commit(c); /* or its snapshot never comes */

@@ -1,6 +1,6 @@
 /* The coordinator engine's insides, shared by its files only: coord.c (events, ticks, the end), coord_members.c
- * (joining, view, links, death), coord_plan.c (plan and set-up), coord_step.c (leases, reduces, commits), coord_save.c
- * (checkpoints, state for resuming), coord_status.c. */
+ * (joining, view, links, death), coord_plan.c (plan and set-up), coord_step.c (leases, commits), coord_reduce.c,
+ * coord_save.c (checkpoints, state for resuming), coord_status.c. */
 #ifndef SHOAL_SCHEDULER_COORD_IMPL_H
 #define SHOAL_SCHEDULER_COORD_IMPL_H
 
@@ -66,6 +66,7 @@ struct coord {
     struct coord_peer **plan_peers;
     bool *link_up; /* [i * n_plan_peers + j]: i reports its link to j */
     int64_t connect_asked_at;
+    int64_t parted_at; /* since when some two holders have no link during the run, 0 = all have */
 
     uint64_t version, updates; /* committed */
     double loss;
@@ -80,7 +81,8 @@ struct coord {
     uint32_t *group_of, *place_in_group; /* per tensor */
     struct msg_commit last_commit;       /* of version - 1, kept for peers that missed it */
     bool has_commit;
-    int64_t step_began_at, committed_at, leases_sent_at, progress_at;
+    int64_t committed_at, leases_sent_at, progress_at;
+    uint32_t n_quiet; /* how often leases were sent again since there was progress */
     double seconds, tokens_per_s, eval_loss;
 
     struct coord_saving saving;
@@ -124,6 +126,7 @@ void coord_peer_free(struct coord_peer *p);
 void coord_try_plan(struct coord *c);
 void coord_connect(struct coord *c); /* what is still missing before the plan can be sent */
 void coord_on_link_report(struct coord *c, struct coord_peer *p, const struct msg_link *l);
+void coord_check_parted(struct coord *c);
 void coord_on_ready(struct coord *c, struct coord_peer *p, const struct msg_ready *r);
 void coord_send_plan(struct coord *c, struct coord_peer *p);
 void coord_forget_plan(struct coord *c);
@@ -132,10 +135,17 @@ bool coord_covered(const struct coord *c, uint32_t *ret_unit); /* the admitted h
 /* coord_step.c */
 void coord_begin_run(struct coord *c);
 void coord_on_done(struct coord *c, struct coord_peer *p, const struct msg_done *d);
-void coord_on_reduced(struct coord *c, struct coord_peer *p, const struct msg_reduced *r);
 void coord_resend_step(struct coord *c);
 void coord_resend_commit(struct coord *c); /* to who missed it */
 void coord_free_step(struct coord *c);
+
+void coord_try_finish(struct coord *c); /* commits the step if nothing is missing */
+void coord_progress(struct coord *c);   /* something of the step got done */
+
+/* coord_reduce.c */
+void coord_start_reduces(struct coord *c); /* of groups that became ready */
+void coord_resend_reduces(struct coord *c);
+void coord_on_reduced(struct coord *c, struct coord_peer *p, const struct msg_reduced *r);
 
 /* coord_save.c */
 void coord_start_saving(struct coord *c); /* of the present version; the snapshot is asked for by message */

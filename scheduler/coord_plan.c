@@ -4,9 +4,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/mem.h"
 #include "scheduler/coord_impl.h"
 #include "scheduler/planner.h"
+
+#define PARTED_LIMIT_NS (30 * NS_PER_S)
 
 void coord_forget_plan(struct coord *c)
 {
@@ -257,6 +260,39 @@ void coord_connect(struct coord *c)
     c->phase = COORD_SETUP;
     for (uint32_t i = 0; i < c->plan.n_peers; i++)
         coord_send_plan(c, c->plan_peers[i]);
+}
+
+/* Whether some plan peer says that it has no link to another one, and which. */
+static bool find_parted(struct coord *c, uint32_t *ret_i, uint32_t *ret_j)
+{
+    for (uint32_t i = 0; i < c->plan.n_peers; i++)
+        for (uint32_t j = 0; j < c->plan.n_peers; j++)
+            if (i != j && !*link_between(c, i, j)) {
+                *ret_i = i;
+                *ret_j = j;
+                return true;
+            }
+    return false;
+}
+
+/* Ends a run that stands still while two holders have no link: nothing is sent around a broken pair yet. */
+void coord_check_parted(struct coord *c)
+{
+    uint32_t i = 0, j = 0;
+    struct reason why = {0};
+
+    if (!find_parted(c, &i, &j)) {
+        c->parted_at = 0;
+        return;
+    }
+    if (c->parted_at == 0)
+        c->parted_at = c->now_ns;
+    if (c->now_ns - c->parted_at < PARTED_LIMIT_NS || c->now_ns - c->progress_at < PARTED_LIMIT_NS)
+        return;
+    coord_end(c,
+              reason_set(&why, -E_PEER, "%s and %s cannot reach each other: no link for %d s",
+                         c->plan_peers[i]->join.name, c->plan_peers[j]->join.name, (int)(PARTED_LIMIT_NS / NS_PER_S)),
+              &why);
 }
 
 void coord_on_link_report(struct coord *c, struct coord_peer *p, const struct msg_link *l)

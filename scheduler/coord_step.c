@@ -1,14 +1,14 @@
-/* Steps: leases out, reduces, commits (design 5). See coord_impl.h. */
-#include <assert.h>
+/* Steps: leases out, work done, commits (design 5); the reduces between are coord_reduce.c's. See coord_impl.h. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
 #include "model/optimizer.h"
-#include "parallel/reduce.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/mem.h"
 #include "scheduler/coord_impl.h"
+
+#define QUIET_MAX 4
 
 void coord_free_step(struct coord *c)
 {
@@ -77,7 +77,11 @@ static void send_all_leases(struct coord *c, const struct routes *r)
         send_leases(c, r, i);
 }
 
-static void try_finish(struct coord *c);
+void coord_progress(struct coord *c)
+{
+    c->progress_at = c->now_ns;
+    c->n_quiet = 0;
+}
 
 static void begin_step(struct coord *c)
 {
@@ -100,7 +104,8 @@ static void begin_step(struct coord *c)
     }
     c->n_train_done = c->n_eval_done = 0;
     c->flagged = false;
-    c->step_began_at = c->progress_at = c->leases_sent_at = c->now_ns;
+    c->leases_sent_at = c->now_ns;
+    coord_progress(c);
     if (c->version < c->config.stop_after) {
         if (build_routes(c, c->version + 1, &c->next) < 0) {
             coord_oom(c);
@@ -109,7 +114,7 @@ static void begin_step(struct coord *c)
         c->next_valid = true;
         send_all_leases(c, &c->next);
     }
-    try_finish(c); /* a last step without evaluation is done at once */
+    coord_try_finish(c); /* a last step without evaluation is done at once */
 }
 
 /* What a run needs besides the plan. false when out of memory. */
@@ -151,78 +156,6 @@ void coord_begin_run(struct coord *c)
     begin_step(c);
 }
 
-/* Whether the peer has a gradient to give to the group in this step. */
-static bool contributes(const struct coord *c, const struct plan_group *g, uint32_t peer)
-{
-    for (uint32_t i = 0; i < c->now.n_train; i++) {
-        const struct route_lease *l = &c->now.leases[i];
-
-        if (l->peer != peer)
-            continue;
-        for (uint32_t t = 0; t < g->n_tensors; t++) {
-            const struct model_tensor *tensor = &c->config.model->tensors[g->tensors[t]];
-
-            for (uint32_t u = 0; u < tensor->n_uses; u++)
-                if (tensor->use_unit[u] >= l->info.u0 && tensor->use_unit[u] < l->info.u1)
-                    return true;
-        }
-    }
-    return false;
-}
-
-static void send_reduce(struct coord *c, uint32_t group, uint32_t member)
-{
-    const struct plan_group *g = &c->groups.groups[group];
-    struct msg *m = coord_msg(c, MSG_REDUCE);
-
-    if (!m)
-        return;
-    m->reduce.epoch = c->plan.epoch;
-    m->reduce.step = c->version;
-    m->reduce.group = group;
-    m->reduce.attempt = c->group[group].attempt;
-    m->reduce.n_members = g->n_members;
-    m->reduce.members = mem_calloc(g->n_members, sizeof *m->reduce.members);
-    if (!m->reduce.members) {
-        coord_oom(c);
-        msg_free(m);
-        return;
-    }
-    for (uint32_t i = 0; i < g->n_members; i++) {
-        m->reduce.members[i].peer = g->members[i];
-        m->reduce.members[i].contributes = contributes(c, g, g->members[i]);
-    }
-    reduce_ranges((uint64_t)g->n_elems, NULL, g->n_members, m->reduce.members);
-    coord_send(c, c->plan_peers[g->members[member]], m);
-}
-
-static void start_reduce(struct coord *c, uint32_t group)
-{
-    const struct plan_group *g = &c->groups.groups[group];
-    struct coord_group *s = &c->group[group];
-
-    s->attempt++;
-    s->complete = false;
-    s->n_reports = 0;
-    s->asked_at = c->now_ns;
-    memset(s->reported, 0, g->n_members * sizeof(bool));
-    for (uint32_t i = 0; i < g->n_members; i++)
-        send_reduce(c, group, i);
-}
-
-/* Every lease that contributes to the group is done. */
-static bool group_ready(const struct coord *c, const struct plan_group *g)
-{
-    for (uint32_t t = 0; t < g->n_tensors; t++) {
-        const struct model_tensor *tensor = &c->config.model->tensors[g->tensors[t]];
-
-        for (uint32_t u = 0; u < tensor->n_uses; u++)
-            if (c->unit_done[tensor->use_unit[u]] < c->config.model->M)
-                return false;
-    }
-    return true;
-}
-
 void coord_on_done(struct coord *c, struct coord_peer *p, const struct msg_done *d)
 {
     if (c->phase != COORD_RUN || d->epoch != c->plan.epoch || d->step != c->version || p->plan_peer == UINT32_MAX)
@@ -233,13 +166,13 @@ void coord_on_done(struct coord *c, struct coord_peer *p, const struct msg_done 
     if (!l || l->done || l->info.u1 != d->u1)
         return;
     l->done = true;
-    c->progress_at = c->now_ns;
+    coord_progress(c);
     if (d->mode == MSG_MODE_EVAL) {
         if (last) {
             c->eval_losses[d->microbatch] = d->loss;
             c->n_eval_done++;
         }
-        try_finish(c);
+        coord_try_finish(c);
         return;
     }
     c->n_train_done++;
@@ -248,42 +181,8 @@ void coord_on_done(struct coord *c, struct coord_peer *p, const struct msg_done 
         c->losses[d->microbatch] = d->loss;
     for (uint32_t u = d->u0; u < d->u1; u++)
         c->unit_done[u]++;
-    for (uint32_t g = 0; g < c->groups.n && !c->flagged; g++)
-        if (c->group[g].attempt == 0 && group_ready(c, &c->groups.groups[g]))
-            start_reduce(c, g);
-    try_finish(c);
-}
-
-void coord_on_reduced(struct coord *c, struct coord_peer *p, const struct msg_reduced *r)
-{
-    if (c->phase != COORD_RUN || r->epoch != c->plan.epoch || r->step != c->version || r->group >= c->groups.n)
-        return;
-    const struct plan_group *g = &c->groups.groups[r->group];
-    struct coord_group *s = &c->group[r->group];
-    uint32_t member = 0;
-
-    while (member < g->n_members && g->members[member] != p->plan_peer)
-        member++;
-    if (member == g->n_members || r->attempt != s->attempt || s->reported[member] || r->n_tensors != g->n_tensors)
-        return;
-    if (s->n_reports == 0) {
-        memcpy(s->hash, r->hash, HASH_BYTES);
-        memcpy(s->sum_squares, r->sum_squares, g->n_tensors * sizeof(double));
-    } else if (memcmp(s->hash, r->hash, HASH_BYTES) != 0) {
-        char id[KEY_SHORT_LEN + 1];
-
-        key_short(&p->join.key, id);
-        coord_warn(
-            c, "peer %s (%s) has other sums for group %u of step %" PRIu64 " than the peers before it: reducing again",
-            id, p->join.name, r->group, c->version);
-        start_reduce(c, r->group);
-        return;
-    }
-    s->reported[member] = true;
-    c->progress_at = c->now_ns;
-    if (++s->n_reports == g->n_members)
-        s->complete = true;
-    try_finish(c);
+    coord_start_reduces(c);
+    coord_try_finish(c);
 }
 
 /* The global gradient norm: sums of squares in tensor order, whatever the plan (design 5). */
@@ -405,7 +304,7 @@ static void finish_eval(struct coord *c)
                    .kind = NOTE_EVAL, .step = c->version, .steps_total = c->config.stop_after, .loss = c->eval_loss});
 }
 
-static void try_finish(struct coord *c)
+void coord_try_finish(struct coord *c)
 {
     bool eval = eval_due(c, c->version);
 
@@ -448,15 +347,17 @@ static bool has_leases(const struct routes *r, uint32_t peer)
     return false;
 }
 
-/* Leases again to who says that it has none, and to all when nothing was heard for a while: who did its work already
- * says so again. */
+/* Leases again to who says that it has none, and to all when nothing was heard for a while, then for twice as long (a
+ * microbatch may take its time), and so on: who did its work already says so again. */
 static void resend_leases(struct coord *c)
 {
-    bool quiet =
-        c->now_ns - c->progress_at > 2 * COORD_RESEND_NS && c->now_ns - c->leases_sent_at > 2 * COORD_RESEND_NS;
+    int64_t since = c->progress_at > c->leases_sent_at ? c->progress_at : c->leases_sent_at;
+    bool quiet = c->now_ns - since > 2 * COORD_RESEND_NS << c->n_quiet;
 
-    if (quiet)
+    if (quiet) {
         c->leases_sent_at = c->now_ns;
+        c->n_quiet += c->n_quiet < QUIET_MAX;
+    }
     for (uint32_t i = 0; i < c->plan.n_peers; i++) {
         struct coord_peer *p = c->plan_peers[i];
         bool lacks = p->heartbeat.version == c->version && p->heartbeat.step_leases < c->now.step + 1 &&
@@ -476,14 +377,5 @@ void coord_resend_step(struct coord *c)
 {
     coord_resend_commit(c);
     resend_leases(c);
-    for (uint32_t g = 0; g < c->groups.n; g++) {
-        struct coord_group *s = &c->group[g];
-
-        if (s->attempt == 0 || s->complete || c->now_ns - s->asked_at < COORD_RESEND_NS)
-            continue;
-        s->asked_at = c->now_ns;
-        for (uint32_t i = 0; i < c->groups.groups[g].n_members; i++)
-            if (!s->reported[i])
-                send_reduce(c, g, i);
-    }
+    coord_resend_reduces(c);
 }

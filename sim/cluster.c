@@ -82,8 +82,11 @@ static int make_nodes(struct cluster *c)
             continue;
         const struct cluster_worker *w = &c->config.workers[i - 1];
 
+        struct device_fault fault = c->config.fault;
+
+        fault.lie = w->lies;
         n->incarnation = w->incarnation ? w->incarnation : (uint64_t)w->starts_at + 1;
-        status = device_new(c->model, &c->config.fault, w->speed > 0 ? w->speed : 1, &n->device);
+        status = device_new(c->model, &fault, w->speed > 0 ? w->speed : 1, &n->device);
         if (status < 0)
             return status;
         cluster_plan_event(c, w->starts_at, EVENT_TICK, i, i);

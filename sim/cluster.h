@@ -36,6 +36,7 @@ struct cluster_worker {
     uint32_t same_key_as;  /* 1 + the worker whose key it has, 0 = its own */
     bool wrong_capability;
     bool no_port;      /* cannot be dialled */
+    bool lies;         /* about its sums */
     double hostile_hz; /* besides working, sends random messages at this rate */
 };
 

@@ -16,6 +16,7 @@
 /* Microbatches whose gradients are marred, for tests of skipped steps. */
 struct device_fault {
     bool flag; /* backward of (step, microbatch) reports a flag at the unit */
+    bool lie;  /* digests of sums are wrong, each time otherwise */
     bool nan;  /* the loss of (step, microbatch) is not a number */
     uint64_t step;
     uint32_t microbatch, unit;

@@ -41,7 +41,7 @@ struct device {
     bool unit_state_valid;
     uint64_t unit_state[UNITS_MAX];
     struct device_snapshot snapshots[DEVICE_SNAPSHOTS_MAX];
-    uint64_t n_taken;
+    uint64_t n_taken, n_lies;
     char complaint[256];
 };
 

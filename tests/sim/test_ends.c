@@ -230,6 +230,52 @@ static void a_polite_leave_loses_no_step(void **state)
     }
 }
 
+static void part_two(struct cluster *c, void *arg)
+{
+    (void)arg;
+    cluster_when(c, 2, 3 * NS_PER_MS, CLUSTER_CUT, 1, 2);
+}
+
+static void holders_that_cannot_reach_each_other_end_the_run(void **state)
+{
+    (void)state;
+    struct job job = rig_job();
+    uint8_t hash[HASH_BYTES];
+
+    rig_expected(&job, hash);
+    for (uint64_t i = 0; i < RIG_FLEETS; i++) {
+        struct cluster_config config = fleet_config(&job, i);
+        struct cluster_result r;
+        struct cluster *c = rig_run(&config, part_two, NULL, &r);
+
+        if (r.status == 0) { /* those two need not talk */
+            rig_assert_hash(c, &r, hash);
+        } else {
+            assert_int_equal(r.status, -E_PEER);
+            assert_non_null(r.saved);
+            assert_int_equal(r.saved->version, r.version);
+            rig_resume(&config, &r, hash);
+        }
+        cluster_free(c);
+    }
+}
+
+static void a_peer_that_never_agrees_on_the_sums_ends_the_run(void **state)
+{
+    (void)state;
+    struct job job = rig_job();
+    struct cluster_config config = rig_config(&job, 3, "units 0-3: 0 1 2\n");
+    struct cluster_result r;
+
+    job.peers = 3;
+    config.workers[1].lies = true;
+    struct cluster *c = rig_run(&config, NULL, NULL, &r);
+
+    assert_int_equal(r.status, -E_CORRUPT);
+    assert_int_equal(r.version, 0);
+    cluster_free(c);
+}
+
 /* A run in two halves equals a whole one. */
 static void a_run_may_stop_after_some_steps(void **state)
 {
@@ -298,6 +344,8 @@ int main(void)
         cmocka_unit_test(a_second_stop_ends_at_once),
         cmocka_unit_test(a_death_during_the_last_write_does_no_harm),
         cmocka_unit_test(a_polite_leave_loses_no_step),
+        cmocka_unit_test(holders_that_cannot_reach_each_other_end_the_run),
+        cmocka_unit_test(a_peer_that_never_agrees_on_the_sums_ends_the_run),
         cmocka_unit_test(a_run_may_stop_after_some_steps),
         cmocka_unit_test(a_flagged_step_is_skipped),
         cmocka_unit_test(a_loss_that_is_no_number_skips_the_step),
