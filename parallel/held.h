@@ -10,9 +10,18 @@ struct held_entry {
     struct msg *msg; /* owned */
 };
 
+/* What one sender has waiting. */
+struct held_sender {
+    struct key key;
+    uint32_t count;
+    uint64_t bytes;
+};
+
 struct held {
     struct held_entry *entries;
     uint32_t n, cap;
+    struct held_sender *senders;
+    uint32_t n_senders, cap_senders;
     uint64_t dropped; /* refused for the bounds */
 };
 

@@ -9,9 +9,10 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/mem.h"
 
-#define QUIET_NS   (1 * NS_PER_S) /* no progress for this long: ask for what is missing, then wait twice as long... */
-#define ASKED_MAX  5              /* ...and so on: it may still be queued on a slow link */
-#define NEED_BURST 32             /* at most so many requests per tick */
+#define QUIET_NS    (1 * NS_PER_S) /* no progress for this long: ask for what is missing, then wait twice as long... */
+#define ASKED_MAX   5              /* ...and so on: it may still be queued on a slow link */
+#define NEED_BURST  32             /* at most so many requests per tick */
+#define SENDING_MAX 32             /* pieces being read for others at a time: whoever asks for more asks again later */
 
 enum piece_state { PIECE_OPEN, PIECE_BUSY, PIECE_STORED };
 
@@ -29,6 +30,8 @@ struct reduce {
     struct msg_reduce_member *members;
     uint32_t n_contributors; /* others than self */
     uint32_t n_pieces, n_stored;
+    uint32_t next_partial; /* pieces before it were sent to their owners, or are own ones */
+    uint32_t n_sending;    /* PARTIAL and STORED at the device */
     struct piece *pieces;
     bool digesting, finished;
     int64_t progress_at; /* or asked */
@@ -119,21 +122,39 @@ static void try_sum(struct reduce *r, struct piece *p, struct effects *fx)
     effects_task(fx, t);
 }
 
+/* Has a piece read for another member, if few enough are being read already. */
+static bool read_for(struct reduce *r, enum task_kind kind, const struct piece *p, uint32_t to, struct effects *fx)
+{
+    if (r->n_sending >= SENDING_MAX)
+        return false;
+    struct task *t = piece_task(r, kind, p);
+
+    if (t)
+        t->to = to;
+    r->n_sending++;
+    effects_task(fx, t);
+    return true;
+}
+
+/* Sends on what this member contributes to the others' ranges. */
+static void push_partials(struct reduce *r, struct effects *fx)
+{
+    if (!r->members[r->self].contributes)
+        return;
+    for (; r->next_partial < r->n_pieces; r->next_partial++) {
+        const struct piece *p = &r->pieces[r->next_partial];
+
+        if (p->owner != r->self && !read_for(r, TASK_PARTIAL, p, r->members[p->owner].peer, fx))
+            return;
+    }
+}
+
 static void start(struct reduce *r, struct effects *fx)
 {
-    for (uint32_t i = 0; i < r->n_pieces; i++) {
-        struct piece *p = &r->pieces[i];
-
-        if (p->owner == r->self) {
-            try_sum(r, p, fx);
-        } else if (r->members[r->self].contributes) {
-            struct task *t = piece_task(r, TASK_PARTIAL, p);
-
-            if (t)
-                t->to = r->members[p->owner].peer;
-            effects_task(fx, t);
-        }
-    }
+    for (uint32_t i = 0; i < r->n_pieces; i++)
+        if (r->pieces[i].owner == r->self)
+            try_sum(r, &r->pieces[i], fx);
+    push_partials(r, fx);
     try_digest(r, fx);
 }
 
@@ -301,10 +322,10 @@ void reduce_task_done(struct reduce *r, struct task *t, int64_t now, struct effe
     progress(r, now);
     switch (t->kind) {
     case TASK_PARTIAL:
-        send_chunk(r, t->to, MSG_CHUNK_PARTIAL, t, fx);
-        break;
     case TASK_STORED:
-        send_chunk(r, t->to, MSG_CHUNK_SUM, t, fx);
+        r->n_sending--;
+        send_chunk(r, t->to, t->kind == TASK_PARTIAL ? MSG_CHUNK_PARTIAL : MSG_CHUNK_SUM, t, fx);
+        push_partials(r, fx);
         break;
     case TASK_SUM:
         for (uint32_t i = 0; i < r->n_members; i++)
@@ -327,22 +348,15 @@ void reduce_need(struct reduce *r, uint32_t from, const struct msg_chunk_key *ke
 {
     struct piece *p = find_piece(r, key->offset);
     uint32_t member = member_of(r, from);
-    struct task *t = NULL;
 
     if (!p || p->n != key->n || member == UINT32_MAX || member == r->self)
         return;
     if (key->kind == MSG_CHUNK_PARTIAL) {
-        if (p->owner != member || !r->members[r->self].contributes)
-            return;
-        t = piece_task(r, TASK_PARTIAL, p);
-    } else {
-        if (p->owner != r->self || p->state != PIECE_STORED)
-            return;
-        t = piece_task(r, TASK_STORED, p);
+        if (p->owner == member && r->members[r->self].contributes)
+            read_for(r, TASK_PARTIAL, p, from, fx);
+    } else if (p->owner == r->self && p->state == PIECE_STORED) {
+        read_for(r, TASK_STORED, p, from, fx);
     }
-    if (t)
-        t->to = from;
-    effects_task(fx, t);
 }
 
 static void ask(struct reduce *r, const struct piece *p, uint32_t member, enum msg_chunk_kind kind, struct effects *fx)

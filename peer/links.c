@@ -30,6 +30,11 @@ static struct links_peer *find(struct links *l, const struct key *key)
     return NULL;
 }
 
+static bool is_up(const struct links_peer *p)
+{
+    return p->dialled_up || p->accepted_up;
+}
+
 static void tell(struct links *l, struct msg *m)
 {
     if (m)
@@ -43,7 +48,7 @@ static void report(struct links *l, const struct links_peer *p, const char *why)
 
     if (m) {
         m->link.key = p->at.key;
-        m->link.up = p->up;
+        m->link.up = is_up(p);
         snprintf(m->link.text, sizeof m->link.text, "%s", why ? why : "");
     }
     tell(l, m);
@@ -52,7 +57,7 @@ static void report(struct links *l, const struct links_peer *p, const char *why)
 void links_report_all(struct links *l)
 {
     for (uint32_t i = 0; i < l->n; i++)
-        if (l->peers[i].up)
+        if (is_up(&l->peers[i]))
             report(l, &l->peers[i], NULL);
 }
 
@@ -137,7 +142,7 @@ void links_on_dial(struct links *l, const struct msg *m, int64_t now)
 
         if (!p)
             continue;
-        if (p->up) {
+        if (is_up(p)) {
             report(l, p, NULL);
             continue;
         }
@@ -157,7 +162,7 @@ bool links_on_event(struct links *l, const struct net_event *e, int64_t now)
         return false;
     switch (e->kind) {
     case NET_EVENT_UP:
-        p->up = true;
+        *(e->dial_id ? &p->dialled_up : &p->accepted_up) = true;
         p->backoff_ns = BACKOFF_MIN_NS;
         report(l, p, NULL);
         return true;
@@ -165,13 +170,13 @@ bool links_on_event(struct links *l, const struct net_event *e, int64_t now)
     case NET_EVENT_DIAL_FAILED:
         if (e->dial_id != 0 && e->dial_id != p->dial_id)
             return true; /* of an older dial */
-        if (e->kind == NET_EVENT_DOWN)
-            p->up = false;
+        *(e->dial_id ? &p->dialled_up : &p->accepted_up) = false;
         if (e->dial_id)
             p->dial_id = 0;
         p->retry_at = now + p->backoff_ns;
         p->backoff_ns = 2 * p->backoff_ns < BACKOFF_MAX_NS ? 2 * p->backoff_ns : BACKOFF_MAX_NS;
-        report(l, p, e->why.text);
+        if (!is_up(p))
+            report(l, p, e->why.text);
         return true;
     default:
         return false;
@@ -183,7 +188,7 @@ void links_tick(struct links *l, int64_t now)
     for (uint32_t i = 0; i < l->n; i++) {
         struct links_peer *p = &l->peers[i];
 
-        if (p->wanted && !p->up && !p->dial_id && now >= p->retry_at)
+        if (p->wanted && !is_up(p) && !p->dial_id && now >= p->retry_at)
             dial(l, p, now);
     }
 }

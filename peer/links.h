@@ -9,9 +9,9 @@
 
 struct links_peer {
     struct msg_view_peer at;
-    bool up;
-    bool wanted;      /* the coordinator ordered us to dial it */
-    uint32_t dial_id; /* 0 = none under way */
+    bool dialled_up, accepted_up; /* two links may stand for a while, when both sides dialled */
+    bool wanted;                  /* the coordinator ordered us to dial it */
+    uint32_t dial_id;             /* 0 = none under way */
     uint32_t next_addr;
     int64_t retry_at, backoff_ns;
 };

@@ -94,6 +94,11 @@ void worker_hold(struct worker *w, const struct key *from, struct msg **m)
         w->update->fx.oom = true;
 }
 
+bool worker_too_far(const struct worker *w, uint64_t epoch, uint64_t step)
+{
+    return epoch > w->plan.epoch + 1 || (epoch == w->plan.epoch && step > w->version + WORKER_AHEAD_MAX);
+}
+
 void worker_drop(struct worker *w, const struct key *from, const struct msg *m, const char *why)
 {
     char id[KEY_SHORT_LEN + 1];
@@ -274,7 +279,7 @@ static void from_peer(struct worker *w, const struct key *from, struct msg **mp)
     int peer = plan_find(&w->plan, from);
 
     if (peer < 0) {
-        if (w->phase < WORKER_READY)
+        if (w->phase < WORKER_READY && worker_bulk(m->type))
             worker_hold(w, from, mp); /* the plan that explains it may be on its way */
         else
             worker_drop(w, from, m, "not in the plan");

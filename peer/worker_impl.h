@@ -58,6 +58,7 @@ void worker_tell(struct worker *w, struct msg *m); /* the coordinator */
 struct msg *worker_msg(struct worker *w, enum msg_type type);
 void worker_hold(struct worker *w, const struct key *from, struct msg **m);
 void worker_retry_held(struct worker *w);
+bool worker_too_far(const struct worker *w, uint64_t epoch, uint64_t step); /* ahead of what peers can be at */
 void worker_drop(struct worker *w, const struct key *from, const struct msg *m, const char *why);
 
 /* worker_lease.c */

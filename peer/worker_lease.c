@@ -157,7 +157,7 @@ void worker_on_boundary(struct worker *w, const struct key *from, uint32_t peer,
 
     if (k->epoch < w->plan.epoch || (k->epoch == w->plan.epoch && k->step < w->version))
         return;
-    if (k->unit == 0 || k->unit >= w->config.model->n_units || k->step > w->version + WORKER_AHEAD_MAX || !m->body) {
+    if (k->unit == 0 || k->unit >= w->config.model->n_units || worker_too_far(w, k->epoch, k->step) || !m->body) {
         worker_drop(w, from, m, "no such boundary");
         return;
     }

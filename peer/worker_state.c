@@ -78,7 +78,7 @@ void worker_on_chunk(struct worker *w, const struct key *from, uint32_t peer, st
     }
     if (k->epoch < w->plan.epoch || (k->epoch == w->plan.epoch && k->step < w->version))
         return;
-    if (k->step > w->version + WORKER_AHEAD_MAX || k->group >= GROUPS_MAX)
+    if (worker_too_far(w, k->epoch, k->step) || k->group >= GROUPS_MAX)
         worker_drop(w, from, m, "too far ahead");
     else if (k->epoch == w->plan.epoch && k->step == w->version && k->group < w->groups.n && w->reduces[k->group] &&
              reduce_attempt(w->reduces[k->group]) > k->attempt)

@@ -264,7 +264,7 @@ static void on_leave(struct coord *c, struct coord_peer *p, const struct msg_lea
     if (p->leaving)
         return;
     p->leaving = true;
-    if (c->phase == COORD_RUN && p->plan_peer != UINT32_MAX) {
+    if (c->phase >= COORD_RUN && p->plan_peer != UINT32_MAX) {
         char id[KEY_SHORT_LEN + 1];
         struct reason why = {0};
 
@@ -284,7 +284,7 @@ static void on_message(struct coord *c, const struct key *key, struct msg *m)
 {
     struct coord_peer *p = coord_find(c, key);
 
-    if (!p || !p->admitted || m->term != c->config.term)
+    if (!p || !p->admitted || !p->linked || m->term != c->config.term)
         return;
     p->heard_at = c->now_ns;
     switch (m->type) {
@@ -310,6 +310,7 @@ static void on_message(struct coord *c, const struct key *key, struct msg *m)
         break;
     case MSG_HEARTBEAT:
         p->heartbeat = m->heartbeat;
+        coord_try_finish(c);
         break;
     case MSG_SNAPSHOT_TAKEN:
         coord_on_snapshot_taken(c, p, &m->snapshot_taken);
@@ -331,7 +332,7 @@ static void on_message(struct coord *c, const struct key *key, struct msg *m)
 /* A piece of the checkpoint resumed from, read by the shell for a peer. */
 static void on_task_done(struct coord *c, struct task *t)
 {
-    if (t->kind != TASK_SNAPSHOT_READ || t->status < 0 || t->to >= c->n_peers)
+    if (t->kind != TASK_SNAPSHOT_READ || t->status < 0 || t->to >= c->plan.n_peers)
         return;
     struct msg *m = coord_msg(c, MSG_STATE_CHUNK);
 
@@ -340,7 +341,7 @@ static void on_task_done(struct coord *c, struct task *t)
     m->state_chunk.key = (struct msg_state_key){t->version, t->tensor, t->part, t->offset, t->n};
     memcpy(m->state_chunk.hash, t->hash, HASH_BYTES);
     m->body = blob_ref(t->out);
-    coord_send(c, c->peers[t->to], m);
+    coord_send(c, c->plan_peers[t->to], m);
 }
 
 static void on_stop(struct coord *c)

@@ -23,6 +23,7 @@ struct coord_peer {
     struct msg_join join;
     bool admitted; /* in the view; false = dead or left */
     bool linked;   /* its control and bulk links to us are up */
+    bool seen;     /* it was linked once: from then on it is in the view that others get */
     bool profiled, ready, leaving;
     uint64_t view_acked, ready_epoch;
     struct msg_heartbeat heartbeat;
@@ -64,11 +65,14 @@ struct coord {
     struct plan plan; /* epoch 0 = none */
     struct plan_groups groups;
     struct coord_peer **plan_peers;
-    bool *link_up; /* [i * n_plan_peers + j]: i reports its link to j */
-    int64_t connect_asked_at;
+    bool *link_up;      /* [i * n_plan_peers + j]: i reports its link to j */
+    uint64_t plan_view; /* the view that the plan was made in */
+    bool *link_failed;  /* [i * n_plan_peers + j]: i could not reach j while connecting */
+    int64_t connect_asked_at, connect_began_at;
     int64_t parted_at; /* since when some two holders have no link during the run, 0 = all have */
 
     uint64_t version, updates; /* committed */
+    uint64_t first_version;    /* that this plan began at */
     double loss;
     struct routes_credit credit;
     struct routes now, next; /* leases of step `version` and of the one after */

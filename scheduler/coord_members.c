@@ -146,10 +146,12 @@ void coord_on_join(struct coord *c, const struct key *key, const struct msg *m)
         return;
     }
     if (known && j->incarnation == known->join.incarnation) {
-        if (known->admitted)
+        if (known->admitted) {
+            known->unlinked_at = c->now_ns;
             welcome(c, key); /* the first answer was lost */
-        else
+        } else {
             refuse(c, key, MSG_REFUSAL_FENCED, "this process was taken for dead; start it again");
+        }
         return;
     }
     if (known && known->admitted)
@@ -163,7 +165,7 @@ void coord_on_join(struct coord *c, const struct key *key, const struct msg *m)
     if (!p)
         return;
     welcome(c, key);
-    change_view(c);
+    c->update->view_changed = true; /* admitted; in the view once it is linked */
     snprintf(brings, sizeof brings, "%s, %u threads, %.1f GiB", j->device, j->n_threads,
              (double)j->memory_bytes / (1 << 30));
     coord_note(
@@ -185,7 +187,7 @@ void coord_send_view(struct coord *c, struct coord_peer *to)
     for (uint32_t i = 0; m->view.peers && i < c->n_peers; i++) {
         const struct msg_join *j = &c->peers[i]->join;
 
-        if (!c->peers[i]->admitted)
+        if (!c->peers[i]->admitted || !c->peers[i]->seen)
             continue;
         struct msg_view_peer *v = &m->view.peers[n++];
 
@@ -215,7 +217,12 @@ void coord_on_link(struct coord *c, const struct key *key, bool up, const char *
     p->linked = up;
     if (up) {
         p->heard_at = c->now_ns;
-        coord_send_view(c, p);
+        if (!p->seen) {
+            p->seen = true;
+            change_view(c);
+        } else {
+            coord_send_view(c, p);
+        }
         if (p->plan_peer != UINT32_MAX && c->phase >= COORD_SETUP && c->phase <= COORD_RUN && !p->ready)
             coord_send_plan(c, p);
         return;
@@ -261,8 +268,10 @@ void coord_lost(struct coord *c, struct coord_peer *p, enum note_peer_state stat
         coord_note(c,
                    &(struct note){
                        .kind = NOTE_PEER, .key = p->join.key, .name = p->join.name, .peer_state = state, .text = text});
-    if (c->phase < COORD_OVER)
+    if (c->phase < COORD_OVER && p->seen)
         change_view(c);
+    else
+        c->update->view_changed = true;
     if (!planned)
         return;
     if (c->phase == COORD_CONNECT || c->phase == COORD_SETUP) {
@@ -286,8 +295,22 @@ void coord_lost(struct coord *c, struct coord_peer *p, enum note_peer_state stat
     }
 }
 
+/* Who joined and died without ever linking leaves nothing behind: joins cost no memory. */
+static void forget_unseen(struct coord *c)
+{
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < c->n_peers; i++)
+        if (c->peers[i]->admitted || c->peers[i]->seen)
+            c->peers[kept++] = c->peers[i];
+        else
+            coord_peer_free(c->peers[i]);
+    c->n_peers = kept;
+}
+
 void coord_check_silence(struct coord *c)
 {
+    forget_unseen(c);
     for (uint32_t i = 0; i < c->n_peers; i++) {
         struct coord_peer *p = c->peers[i];
         char text[96];

@@ -9,15 +9,16 @@
 #include "scheduler/coord_impl.h"
 #include "scheduler/planner.h"
 
-#define PARTED_LIMIT_NS (30 * NS_PER_S)
+#define PARTED_LIMIT_NS  (30 * NS_PER_S)
+#define CONNECT_LIMIT_NS (30 * NS_PER_S) /* the same before the first step */
 
 void coord_forget_plan(struct coord *c)
 {
     coord_abort_saving(c);
     coord_free_step(c);
     routes_credit_done(&c->credit);
-    mem_free(c->link_up);
-    c->link_up = NULL;
+    c->link_up = mem_free(c->link_up);
+    c->link_failed = mem_free(c->link_failed);
     c->plan_peers = mem_free(c->plan_peers);
     plan_groups_done(&c->groups);
     uint64_t epoch = c->plan.epoch;
@@ -113,7 +114,9 @@ static int adopt_plan(struct coord *c, struct coord_peer **fleet, uint32_t n, co
     *plan = (struct plan){0};
     c->plan_peers = mem_calloc(c->plan.n_peers, sizeof(struct coord_peer *));
     c->link_up = mem_calloc((size_t)c->plan.n_peers * c->plan.n_peers, sizeof(bool));
-    if (!c->plan_peers || !c->link_up || plan_groups(&c->plan, c->config.model, &c->groups) < 0 ||
+    c->link_failed = mem_calloc((size_t)c->plan.n_peers * c->plan.n_peers, sizeof(bool));
+    c->plan_view = c->view;
+    if (!c->plan_peers || !c->link_up || !c->link_failed || plan_groups(&c->plan, c->config.model, &c->groups) < 0 ||
         routes_credit_init(&c->credit, &c->plan) < 0)
         return -E_NOMEM;
     for (uint32_t i = 0; i < n; i++)
@@ -171,6 +174,7 @@ void coord_try_plan(struct coord *c)
         return;
     }
     c->phase = COORD_CONNECT;
+    c->connect_began_at = c->now_ns;
     c->connect_asked_at = c->now_ns - 2 * COORD_RESEND_NS; /* at once, as soon as the views are acknowledged */
     say_plan(c);
     coord_connect(c);
@@ -202,6 +206,8 @@ static void order_dials(struct coord *c, uint32_t i)
                                                                   : b->join.control_port != 0;
         bool unsaid = *link_between(c, j, i) && !*link_between(c, i, j);
 
+        dials = dials || (b->join.control_port && c->link_failed[(size_t)j * c->plan.n_peers + i]);
+
         if (dials || unsaid)
             m->dial.keys[m->dial.n_keys++] = b->join.key;
     }
@@ -232,36 +238,6 @@ void coord_send_plan(struct coord *c, struct coord_peer *p)
     coord_send(c, p, m);
 }
 
-void coord_connect(struct coord *c)
-{
-    bool again = c->now_ns - c->connect_asked_at > COORD_RESEND_NS, linked = true;
-
-    if (c->phase == COORD_SETUP) {
-        for (uint32_t i = 0; i < c->plan.n_peers; i++)
-            if (!c->plan_peers[i]->ready && c->now_ns - c->plan_peers[i]->asked_at > COORD_RESEND_NS)
-                coord_send_plan(c, c->plan_peers[i]);
-        return;
-    }
-    if (c->phase != COORD_CONNECT)
-        return;
-    for (uint32_t i = 0; i < c->plan.n_peers; i++)
-        if (c->plan_peers[i]->view_acked < c->view)
-            return;
-    for (uint32_t i = 0; i < c->plan.n_peers; i++)
-        for (uint32_t j = 0; j < c->plan.n_peers; j++)
-            linked = linked && (i == j || *link_between(c, i, j));
-    if (!linked && again) {
-        c->connect_asked_at = c->now_ns;
-        for (uint32_t i = 0; i < c->plan.n_peers; i++)
-            order_dials(c, i);
-    }
-    if (!linked)
-        return;
-    c->phase = COORD_SETUP;
-    for (uint32_t i = 0; i < c->plan.n_peers; i++)
-        coord_send_plan(c, c->plan_peers[i]);
-}
-
 /* Whether some plan peer says that it has no link to another one, and which. */
 static bool find_parted(struct coord *c, uint32_t *ret_i, uint32_t *ret_j)
 {
@@ -275,11 +251,58 @@ static bool find_parted(struct coord *c, uint32_t *ret_i, uint32_t *ret_j)
     return false;
 }
 
-/* Ends a run that stands still while two holders have no link: nothing is sent around a broken pair yet. */
-void coord_check_parted(struct coord *c)
+/* Ends a run in which two holders have no link: nothing is sent around a broken pair yet. */
+static void end_parted(struct coord *c, int64_t after_ns)
 {
     uint32_t i = 0, j = 0;
     struct reason why = {0};
+
+    if (!find_parted(c, &i, &j))
+        return;
+    coord_end(c,
+              reason_set(&why, -E_PEER, "%s and %s cannot reach each other: no link for %d s",
+                         c->plan_peers[i]->join.name, c->plan_peers[j]->join.name, (int)(after_ns / NS_PER_S)),
+              &why);
+}
+
+void coord_connect(struct coord *c)
+{
+    bool again = c->now_ns - c->connect_asked_at > COORD_RESEND_NS, linked = true;
+
+    if (c->phase == COORD_SETUP) {
+        for (uint32_t i = 0; i < c->plan.n_peers; i++)
+            if (!c->plan_peers[i]->ready && c->now_ns - c->plan_peers[i]->asked_at > COORD_RESEND_NS)
+                coord_send_plan(c, c->plan_peers[i]);
+        return;
+    }
+    if (c->phase != COORD_CONNECT)
+        return;
+    for (uint32_t i = 0; i < c->plan.n_peers; i++)
+        if (c->plan_peers[i]->view_acked < c->plan_view)
+            return;
+    for (uint32_t i = 0; i < c->plan.n_peers; i++)
+        for (uint32_t j = 0; j < c->plan.n_peers; j++)
+            linked = linked && (i == j || *link_between(c, i, j));
+    if (!linked && c->now_ns - c->connect_began_at > CONNECT_LIMIT_NS) {
+        end_parted(c, CONNECT_LIMIT_NS);
+        return;
+    }
+    if (!linked && again) {
+        c->connect_asked_at = c->now_ns;
+        for (uint32_t i = 0; i < c->plan.n_peers; i++)
+            order_dials(c, i);
+    }
+    if (!linked)
+        return;
+    c->phase = COORD_SETUP;
+    for (uint32_t i = 0; i < c->plan.n_peers; i++)
+        coord_send_plan(c, c->plan_peers[i]);
+}
+
+/* A run that stands still while two holders have no link is ended. */
+void coord_check_parted(struct coord *c)
+{
+    uint32_t i = 0, j = 0;
 
     if (!find_parted(c, &i, &j)) {
         c->parted_at = 0;
@@ -289,10 +312,7 @@ void coord_check_parted(struct coord *c)
         c->parted_at = c->now_ns;
     if (c->now_ns - c->parted_at < PARTED_LIMIT_NS || c->now_ns - c->progress_at < PARTED_LIMIT_NS)
         return;
-    coord_end(c,
-              reason_set(&why, -E_PEER, "%s and %s cannot reach each other: no link for %d s",
-                         c->plan_peers[i]->join.name, c->plan_peers[j]->join.name, (int)(PARTED_LIMIT_NS / NS_PER_S)),
-              &why);
+    end_parted(c, PARTED_LIMIT_NS);
 }
 
 void coord_on_link_report(struct coord *c, struct coord_peer *p, const struct msg_link *l)
@@ -302,8 +322,13 @@ void coord_on_link_report(struct coord *c, struct coord_peer *p, const struct ms
 
     if (p->plan_peer == UINT32_MAX || j < 0 || (uint32_t)j == p->plan_peer)
         return;
-    *link_between(c, p->plan_peer, (uint32_t)j) = l->up;
-    if (!l->up && c->plan_peers[j]->admitted && c->phase <= COORD_RUN) {
+    bool *up = link_between(c, p->plan_peer, (uint32_t)j),
+         *failed = &c->link_failed[(size_t)p->plan_peer * c->plan.n_peers + (uint32_t)j];
+    bool news = *up || !*failed;
+
+    *up = l->up;
+    *failed = !l->up;
+    if (!l->up && news && c->plan_peers[j]->admitted && c->phase <= COORD_RUN) {
         key_short(&p->join.key, from);
         key_short(&l->key, to);
         coord_warn(c, "peer %s (%s) has no link to %s: %s", from, p->join.name, to, l->text);

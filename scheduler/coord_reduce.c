@@ -98,7 +98,8 @@ void coord_on_reduced(struct coord *c, struct coord_peer *p, const struct msg_re
     if (s->n_reports == 0) {
         memcpy(s->hash, r->hash, HASH_BYTES);
         memcpy(s->sum_squares, r->sum_squares, g->n_tensors * sizeof(double));
-    } else if (memcmp(s->hash, r->hash, HASH_BYTES) != 0) {
+    } else if (memcmp(s->hash, r->hash, HASH_BYTES) != 0 ||
+               memcmp(s->sum_squares, r->sum_squares, g->n_tensors * sizeof(double)) != 0) {
         char id[KEY_SHORT_LEN + 1];
 
         key_short(&p->join.key, id);

@@ -249,11 +249,12 @@ void coord_on_state_get(struct coord *c, const struct key *from, const struct ms
     const struct model *model = c->config.model;
     uint32_t peer = 0;
 
-    while (peer < c->n_peers && !(c->peers[peer]->admitted && key_equal(&c->peers[peer]->join.key, from)))
+    while (peer < c->n_peers &&
+           !(c->peers[peer]->plan_peer != UINT32_MAX && key_equal(&c->peers[peer]->join.key, from)))
         peer++;
     if (peer == c->n_peers || !c->config.resumed || k->version != c->config.start_version ||
         k->tensor >= model->n_tensors || k->part >= PARAMS_PARTS || k->offset > (uint64_t)model->tensors[k->tensor].n ||
-        k->n > (uint64_t)model->tensors[k->tensor].n - k->offset)
+        k->n > (uint64_t)model->tensors[k->tensor].n - k->offset || k->n > FETCH_PIECE_ELEMS)
         return;
     struct task *t = task_new(TASK_SNAPSHOT_READ);
 
@@ -263,7 +264,7 @@ void coord_on_state_get(struct coord *c, const struct key *from, const struct ms
         t->part = k->part;
         t->offset = k->offset;
         t->n = k->n;
-        t->to = peer;
+        t->to = c->peers[peer]->plan_peer;
     }
     effects_task(&c->update->fx, t);
 }

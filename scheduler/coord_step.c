@@ -8,7 +8,9 @@
 #include "runtime/base/mem.h"
 #include "scheduler/coord_impl.h"
 
-#define QUIET_MAX 4
+#define QUIET_MAX        4
+#define STANDSTILL_NS    (60 * NS_PER_S)
+#define STANDSTILL_STEPS 10
 
 void coord_free_step(struct coord *c)
 {
@@ -152,6 +154,7 @@ void coord_begin_run(struct coord *c)
         return;
     }
     c->phase = COORD_RUN;
+    c->first_version = c->version;
     c->committed_at = c->now_ns;
     begin_step(c);
 }
@@ -304,6 +307,16 @@ static void finish_eval(struct coord *c)
                    .kind = NOTE_EVAL, .step = c->version, .steps_total = c->config.stop_after, .loss = c->eval_loss});
 }
 
+/* A skipped step has no reduce that would show that everybody is at it; a holder left behind would miss a commit. */
+static bool all_at_step(const struct coord *c)
+{
+    for (uint32_t i = 0; i < c->plan.n_peers; i++)
+        if (c->plan_peers[i]->admitted && c->version > c->first_version &&
+            (c->plan_peers[i]->heartbeat.epoch != c->plan.epoch || c->plan_peers[i]->heartbeat.version < c->version))
+            return false;
+    return true;
+}
+
 void coord_try_finish(struct coord *c)
 {
     bool eval = eval_due(c, c->version);
@@ -315,6 +328,8 @@ void coord_try_finish(struct coord *c)
         for (uint32_t g = 0; g < c->groups.n && !c->flagged; g++)
             if (!c->group[g].complete)
                 return;
+        if (c->flagged && !all_at_step(c))
+            return;
         if (eval)
             finish_eval(c);
         commit(c, c->flagged);
@@ -373,8 +388,38 @@ static void resend_leases(struct coord *c)
     }
 }
 
+/* A device that hangs behind a live process would hold the run up for ever: nothing of the step done for this long ends
+ * it. */
+static void check_standstill(struct coord *c)
+{
+    int64_t limit = STANDSTILL_NS + (int64_t)(STANDSTILL_STEPS * c->plan.predicted_seconds * NS_PER_S);
+    const struct coord_peer *owes = NULL;
+    struct reason why = {0};
+    char id[KEY_SHORT_LEN + 1];
+
+    if (c->now_ns - c->progress_at < limit)
+        return;
+    for (uint32_t i = 0; i < c->now.n && !owes; i++)
+        if (!c->now.leases[i].done)
+            owes = c->plan_peers[c->now.leases[i].peer];
+    for (uint32_t g = 0; g < c->groups.n && !owes; g++)
+        for (uint32_t i = 0; i < c->groups.groups[g].n_members && !owes; i++)
+            if (!c->group[g].reported[i])
+                owes = c->plan_peers[c->groups.groups[g].members[i]];
+    if (!owes)
+        return;
+    key_short(&owes->join.key, id);
+    coord_end(c,
+              reason_set(&why, -E_PEER, "nothing of step %" PRIu64 " got done for %d s: peer %s (%s) owes its part",
+                         c->version, (int)(limit / NS_PER_S), id, owes->join.name),
+              &why);
+}
+
 void coord_resend_step(struct coord *c)
 {
+    check_standstill(c);
+    if (c->phase != COORD_RUN)
+        return;
     coord_resend_commit(c);
     resend_leases(c);
     coord_resend_reduces(c);
