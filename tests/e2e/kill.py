@@ -26,11 +26,12 @@ class Kill(shoal.Case):
     def disturb(self, job, run, rng, resume):
         """One run in which one of three peers is killed somewhere in its steps."""
         p = self.start("train", job, "--run", run, "--peers", "3", *(["--resume"] if resume else []))
-        p.wait_event(lambda e: e["event"] == "step")
-        pids = shoal.children_of(p.pid)
+        first = p.wait_named("step")["step"]
+        pids = shoal.peers_of(p.pid)
         self.assertEqual(len(pids), 3, p.describe())
-        seconds = p.event("step")["seconds"]
-        shoal.wait_moment(p, rng.uniform(0, 10 * seconds))
+        step = first + rng.randrange(20)
+        seconds = p.wait_event(lambda e: e["event"] == "step" and e["step"] == step)["seconds"]
+        shoal.wait_moment(p, rng.uniform(0, 2 * seconds))
         killed_at = time.monotonic()
         os.kill(rng.choice(pids), signal.SIGKILL)
         self.check_end(p, pids, killed_at)
@@ -64,7 +65,7 @@ class Kill(shoal.Case):
                 p = self.start("train", job, "--run", run, "--peers", "3")
                 p.wait_event(lambda e: e["event"] == "peer" and e["state"] == "joined")
                 shoal.wait_moment(p, rng.uniform(0, 0.1))
-                pids = shoal.children_of(p.pid)
+                pids = shoal.peers_of(p.pid)
                 killed_at = time.monotonic()
                 os.kill(rng.choice(pids), signal.SIGKILL)
                 self.check_end(p, pids, killed_at)
@@ -73,7 +74,7 @@ class Kill(shoal.Case):
     def test_a_frozen_peer_is_noticed(self):
         p = self.start("train", self.job(steps=1000), "--run", self.run_dir(), "--peers", "3")
         p.wait_event(lambda e: e["event"] == "step" and e["step"] == 2)
-        pids = shoal.children_of(p.pid)
+        pids = shoal.peers_of(p.pid)
         frozen_at = time.monotonic()
         os.kill(pids[1], signal.SIGSTOP)
         self.assertEqual(p.finish(30), 7, p.describe())
@@ -84,7 +85,7 @@ class Kill(shoal.Case):
     def test_peers_do_not_outlive_their_coordinator(self):
         p = self.start("train", self.job(steps=1000), "--run", self.run_dir(), "--peers", "3")
         p.wait_event(lambda e: e["event"] == "step" and e["step"] == 2)
-        pids = shoal.children_of(p.pid)
+        pids = shoal.peers_of(p.pid)
         self.assertEqual(len(pids), 3)
         p.popen.kill()
         self.assert_nobody_left(pids)

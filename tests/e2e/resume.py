@@ -31,7 +31,7 @@ class Resume(shoal.Case):
         run = self.run_dir()
         p = self.start("train", job, "--run", run, "--peers", "2")
         p.wait_event(lambda e: e["event"] == "step" and e["step"] == 3)
-        pids = shoal.children_of(p.pid)
+        pids = shoal.peers_of(p.pid)
         self.assertEqual(len(pids), 2)
         os.kill(p.pid, signal.SIGINT)
         self.assertEqual(p.finish(20), 130, p.describe())
@@ -50,7 +50,7 @@ class Resume(shoal.Case):
     def test_a_second_signal_stops_at_once(self):
         p = self.start("train", self.job(steps=1000), "--run", self.run_dir(), "--peers", "2")
         p.wait_event(lambda e: e["event"] == "step" and e["step"] == 2)
-        pids = shoal.children_of(p.pid)
+        pids = shoal.peers_of(p.pid)
         os.kill(p.pid, signal.SIGTERM)
         os.kill(p.pid, signal.SIGTERM)
         self.assertIn(p.finish(20), (130, -signal.SIGTERM), p.describe())

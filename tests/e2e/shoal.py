@@ -195,7 +195,7 @@ class Process:
                 f"---- last output\n" + "\n".join(self.lines[-15:]) + f"\n---- errors\n{self.err[-3000:]}\n{logs}")
 
     def close(self):
-        pids = children_of(self.pid) if self.popen.poll() is None else []
+        pids = peers_of(self.pid) if self.popen.poll() is None else []
         if self.popen.poll() is None:
             self.popen.kill()
             self.popen.wait()
@@ -208,8 +208,8 @@ class Process:
         self.err_file.close()
 
 
-def children_of(pid):
-    """Process numbers of the children of pid, in the order in which they were started."""
+def peers_of(pid):
+    """Process numbers of the local peers of the `shoal train` that is pid, in the order in which they were started."""
     found = []
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -217,9 +217,11 @@ def children_of(pid):
         try:
             with open(f"/proc/{name}/stat", encoding="ascii", errors="replace") as f:
                 fields = f.read().rsplit(")", 1)[1].split()
+            with open(f"/proc/{name}/cmdline", "rb") as f:
+                words = f.read().split(b"\0")
         except OSError:
             continue
-        if int(fields[1]) == pid and fields[0] not in "ZX":
+        if int(fields[1]) == pid and fields[0] not in "ZX" and words[1:2] == [b"peer"]:
             found.append((int(fields[19]), int(name)))
     return [p for _, p in sorted(found)]
 
