@@ -120,7 +120,7 @@ static void join(struct cluster *c, uint32_t i)
     snprintf(j->name, sizeof j->name, "worker%u", i);
     snprintf(j->device, sizeof j->device, "counter");
     snprintf(j->fingerprint, sizeof j->fingerprint, "0123456789abcdef");
-    j->memory_bytes = w->memory_bytes ? w->memory_bytes : UINT64_C(1) << 30;
+    j->memory_bytes = w->memory_bytes ? w->memory_bytes : UINT64_C(1) << 50;
     j->n_threads = 1;
     j->n_addrs = 1;
     snprintf(j->addrs[0], sizeof j->addrs[0], "worker%u", i);
@@ -153,7 +153,7 @@ static void profile(struct cluster *c, uint32_t i)
     struct task unit = {.kind = TASK_FORWARD, .u0 = 0, .u1 = 1};
     uint32_t n = c->model->n_units;
 
-    m->profile.memory_bytes = w->memory_bytes ? w->memory_bytes : UINT64_C(1) << 30;
+    m->profile.memory_bytes = w->memory_bytes ? w->memory_bytes : UINT64_C(1) << 50;
     m->profile.n_units = n;
     m->profile.forward_s = mem_calloc(n, sizeof(double));
     m->profile.backward_s = mem_calloc(n, sizeof(double));

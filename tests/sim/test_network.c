@@ -100,6 +100,37 @@ static void broken_links_that_heal_cost_time_only(void **state)
     run_seeds(0, 0, 2 * NS_PER_MS, break_links);
 }
 
+/* Boundaries of two pieces, groups and tensors of three: put together from what comes in any order, and again. */
+static void large_tensors_travel_in_pieces(void **state)
+{
+    (void)state;
+    struct job job = rig_job();
+    uint8_t hash[HASH_BYTES];
+    uint64_t seed, end;
+
+    job.train.steps = 2;
+    job.train.microbatches = 2;
+    job.train.sequences = 4096;
+    job.model.n_ctx = 12;      /* (B,T,C): 393216 elements */
+    job.model.n_vocab = 70000; /* wte: 560000 */
+    job.eval.microbatches = 1;
+    rig_expected(&job, hash);
+    for (rig_seeds(8, &seed, &end); seed < end; seed++) {
+        struct cluster_config config =
+            rig_config(&job, 2, seed % 2 ? "units 0-1: 0\nunits 2-3: 1\n" : "units 0-3: 0 1\n");
+        struct cluster_result r;
+
+        job.peers = 2;
+        config.seed = seed;
+        config.delay_mean_ns = 5 * NS_PER_MS;
+        config.loss = config.duplicate = 0.05;
+        struct cluster *c = rig_run(&config, NULL, NULL, &r);
+
+        rig_assert_hash(c, &r, hash);
+        cluster_free(c);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -108,6 +139,7 @@ int main(void)
         cmocka_unit_test(lost_messages_are_asked_for_again),
         cmocka_unit_test(all_at_once),
         cmocka_unit_test(broken_links_that_heal_cost_time_only),
+        cmocka_unit_test(large_tensors_travel_in_pieces),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
