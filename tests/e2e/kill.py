@@ -10,9 +10,14 @@ import time
 import shoal
 
 SEEDS = (1, 2, 3, 4)
+# Nobody idle: the scheduler might leave one of three peers out of so small a job, and would be right.
+EVERYONE = "units 0-1: 0 1\nunits 2-4: 2 1\nin-flight 4\n"
 
 
 class Kill(shoal.Case):
+    def three(self, plan=EVERYONE):
+        return ["--peers", "3", "--plan", self.write("plan", plan)]
+
     def check_end(self, p, pids, killed_at):
         self.assertEqual(p.finish(30), 7, p.describe())
         self.assertLess(p.ended - killed_at, 10 * shoal.SLOWNESS, p.describe())
@@ -25,7 +30,7 @@ class Kill(shoal.Case):
 
     def disturb(self, job, run, rng, resume):
         """One run in which one of three peers is killed somewhere in its steps."""
-        p = self.start("train", job, "--run", run, "--peers", "3", *(["--resume"] if resume else []))
+        p = self.start("train", job, "--run", run, *self.three(), *(["--resume"] if resume else []))
         first = p.wait_named("step")["step"]
         pids = shoal.peers_of(p.pid)
         self.assertEqual(len(pids), 3, p.describe())
@@ -71,8 +76,18 @@ class Kill(shoal.Case):
                 self.check_end(p, pids, killed_at)
                 self.assertEqual(self.train(job, "--peers", "2", "--resume", run=run).hash, calm.hash)
 
+    def test_a_peer_without_a_share_may_go(self):
+        job = self.job(steps=30)
+        calm = self.train(job, "--peers", "1")
+        p = self.start("train", job, "--run", self.run_dir(), *self.three("units 0-2: 0\nunits 3-4: 1\n"))
+        p.wait_event(lambda e: e["event"] == "step" and e["step"] == 3)
+        os.kill(shoal.peers_of(p.pid)[2], signal.SIGKILL)
+        self.assertEqual(p.finish(), 0, p.describe())
+        self.assertEqual([e["why"] for e in p.events if e.get("state") == "dead"], ["killed by signal 9 (Killed)"])
+        self.assertEqual(p.event("done")["hash"], calm.hash)
+
     def test_a_frozen_peer_is_noticed(self):
-        p = self.start("train", self.job(steps=1000), "--run", self.run_dir(), "--peers", "3")
+        p = self.start("train", self.job(steps=1000), "--run", self.run_dir(), *self.three())
         p.wait_event(lambda e: e["event"] == "step" and e["step"] == 2)
         pids = shoal.peers_of(p.pid)
         frozen_at = time.monotonic()
