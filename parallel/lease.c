@@ -123,8 +123,11 @@ static int inbox_put(struct lease_inbox *in, const struct msg_boundary *piece, s
     if (piece->total != total || piece->offset >= total || piece->offset % LEASE_PIECE_ELEMS || piece->n != expect ||
         body->size != piece->n * sizeof(float))
         return -E_PROTO;
+    if (in->complete)
+        return 0;
     if (piece->n == total) {
         in->whole = blob_ref(body);
+        in->complete = true;
         return 1;
     }
     if (!in->whole) {
@@ -140,7 +143,8 @@ static int inbox_put(struct lease_inbox *in, const struct msg_boundary *piece, s
     in->have[piece->offset / LEASE_PIECE_ELEMS] = 1;
     memcpy((float *)in->whole->data + piece->offset, body->data, body->size);
     in->got += piece->n;
-    return in->got == total;
+    in->complete = in->got == total;
+    return in->complete;
 }
 
 int lease_piece(struct lease *l, const struct msg_boundary *piece, struct blob *body, uint64_t total_elems)
@@ -149,13 +153,37 @@ int lease_piece(struct lease *l, const struct msg_boundary *piece, struct blob *
 
     if (forward ? l->state != LEASE_WAIT_INPUT : l->state > LEASE_WAIT_GRADIENT)
         return 0; /* it has come before */
-    if (!forward && (l->info.mode != MSG_MODE_TRAIN || l->state < LEASE_WAIT_GRADIENT))
-        return -E_PROTO; /* a gradient for an activation that was never sent */
+    if (!forward && l->info.mode != MSG_MODE_TRAIN)
+        return -E_PROTO;
     int r = inbox_put(forward ? &l->in : &l->grad_in, piece, body, total_elems);
 
-    if (r == 1)
-        l->state = forward ? LEASE_READY_FORWARD : LEASE_READY_BACKWARD;
+    if (r == 1 && forward)
+        l->state = LEASE_READY_FORWARD;
+    else if (r == 1 && l->state == LEASE_WAIT_GRADIENT)
+        l->state = LEASE_READY_BACKWARD;
     return r;
+}
+
+void lease_forward_done(struct lease *l, bool last)
+{
+    if (l->info.mode != MSG_MODE_TRAIN)
+        l->state = LEASE_DONE;
+    else if (last || l->grad_in.complete) /* who takes over from a lost peer finds the gradient there already */
+        l->state = LEASE_READY_BACKWARD;
+    else
+        l->state = LEASE_WAIT_GRADIENT;
+}
+
+void lease_forget_pieces(struct lease *l)
+{
+    if (!l->in.complete) {
+        inbox_done(&l->in);
+        l->in.got = 0;
+    }
+    if (!l->grad_in.complete) {
+        inbox_done(&l->grad_in);
+        l->grad_in.got = 0;
+    }
 }
 
 /* Whether a should run before b. Forwards: an evaluation first, so that its neighbours down the route are not kept

@@ -27,7 +27,8 @@ enum lease_state {
 struct lease_inbox {
     struct blob *whole; /* NULL until the first piece */
     uint64_t got;       /* elements */
-    uint8_t *have;      /* one byte a piece; NULL when it came as one */
+    bool complete;
+    uint8_t *have; /* one byte a piece; NULL when it came as one */
 };
 
 struct lease {
@@ -65,9 +66,15 @@ struct lease *lease_sender(const struct lease_queue *q, const struct msg_boundar
 int lease_add(struct lease_queue *q, uint64_t step, const struct msg_lease *info, float loss_scale, struct blob *tokens,
               struct blob *targets, int64_t now);
 
-/* One piece for a lease. 1: the tensor is whole and the lease became ready; 0: not yet, or known already; -E_PROTO:
- * pieces do not fit; -E_NOMEM. */
+/* One piece for a lease. 1: the tensor is whole, and the lease ready if it waited for it (a gradient may come early);
+ * 0: not yet, or known already; -E_PROTO: pieces do not fit; -E_NOMEM. */
 int lease_piece(struct lease *l, const struct msg_boundary *piece, struct blob *body, uint64_t total_elems);
+
+/* The forward is done; last: the span ends with the head. */
+void lease_forward_done(struct lease *l, bool last);
+
+/* Forgets pieces of tensors that are not whole yet. */
+void lease_forget_pieces(struct lease *l);
 
 /* The best task of this step: a lease in READY_BACKWARD or READY_FORWARD, or NULL. in_flight limits train microbatches
  * begun at unit 0. */

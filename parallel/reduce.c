@@ -43,12 +43,12 @@ struct reduce {
 static int check_order(const struct reduce_config *c, const struct msg_reduce *o, struct reason *why)
 {
     uint64_t at = 0;
+    uint32_t k = 0; /* in the plan's members, of which some may be gone */
 
-    if (o->n_members != c->group->n_members)
-        return reason_set(why, -E_PROTO, "reduce of group %u names %u members, the plan has %u", o->group, o->n_members,
-                          c->group->n_members);
-    for (uint32_t i = 0; i < o->n_members; i++) {
-        if (o->members[i].peer != c->group->members[i])
+    for (uint32_t i = 0; i < o->n_members; i++, k++) {
+        while (k < c->group->n_members && c->group->members[k] != o->members[i].peer)
+            k++;
+        if (k == c->group->n_members)
             return reason_set(why, -E_PROTO, "reduce of group %u: member %u is not the plan's", o->group, i);
         if (o->members[i].lo != at || o->members[i].hi < at)
             return reason_set(why, -E_PROTO, "reduce of group %u: ranges do not follow one another", o->group);

@@ -26,8 +26,7 @@ static bool lease_fits(const struct worker *w, const struct msg_lease *l)
             return false;
     if ((l->u0 == 0) != (l->prev == MSG_NO_PEER) || (l->u1 == m->n_units) != (l->next == MSG_NO_PEER))
         return false;
-    return (l->u0 == 0 || (l->prev < w->plan.n_peers && l->prev != w->self)) &&
-           (l->u1 == m->n_units || (l->next < w->plan.n_peers && l->next != w->self));
+    return (l->u0 == 0 || l->prev < w->plan.n_peers) && (l->u1 == m->n_units || l->next < w->plan.n_peers);
 }
 
 static void report(struct worker *w, const struct lease *l)
@@ -50,6 +49,53 @@ static void report(struct worker *w, const struct lease *l)
 static bool reports(const struct worker *w, const struct lease *l)
 {
     return l->info.mode == MSG_MODE_TRAIN || l->info.u1 == w->config.model->n_units;
+}
+
+/* Sends a boundary tensor to the neighbour that waits for it, in pieces. The lease keeps it until commit. */
+static void send_boundary(struct worker *w, const struct lease *l, enum msg_direction direction)
+{
+    struct blob *whole = direction == MSG_FORWARD ? l->out : l->grad_out;
+    uint64_t total = whole->size / sizeof(float);
+
+    for (uint64_t at = 0; at < total; at += LEASE_PIECE_ELEMS) {
+        uint64_t n = total - at < LEASE_PIECE_ELEMS ? total - at : LEASE_PIECE_ELEMS;
+        struct msg *m = worker_msg(w, MSG_BOUNDARY);
+
+        if (!m)
+            return;
+        m->boundary = (struct msg_boundary){.key = {.epoch = w->plan.epoch,
+                                                    .step = l->step,
+                                                    .microbatch = l->info.microbatch,
+                                                    .mode = l->info.mode,
+                                                    .unit = direction == MSG_FORWARD ? l->info.u1 : l->info.u0,
+                                                    .direction = direction},
+                                            .offset = at,
+                                            .n = n,
+                                            .total = total};
+        if (blob_slice(whole, at * sizeof(float), n * sizeof(float), &m->body) < 0) {
+            w->update->fx.oom = true;
+            msg_free(m);
+            return;
+        }
+        worker_send(w, direction == MSG_FORWARD ? l->info.next : l->info.prev, m);
+    }
+}
+
+/* A lease that is known, told again. Where its route changed, what was sent is sent to the new neighbours. */
+static void renew(struct worker *w, struct lease *l, const struct msg_lease *info)
+{
+    bool prev = l->info.prev != info->prev, next = l->info.next != info->next;
+
+    l->info.prev = info->prev;
+    l->info.next = info->next;
+    if (prev || next)
+        lease_forget_pieces(l); /* of who is gone: the new neighbour sends whole tensors */
+    if (next && l->out)
+        send_boundary(w, l, MSG_FORWARD);
+    if (prev && l->grad_out)
+        send_boundary(w, l, MSG_BACKWARD);
+    if (l->state == LEASE_DONE && reports(w, l))
+        report(w, l);
 }
 
 /* A slice of the leases' body for one (B,T) array. */
@@ -81,10 +127,11 @@ static int take_lease(struct worker *w, const struct msg *m, const struct msg_le
     blob_unref(tokens);
     blob_unref(targets);
     if (status == -E_EXIST) {
-        const struct lease *known = lease_find(&w->leases, m->leases.step, l->microbatch, l->mode, l->u0);
+        struct lease *known = lease_find(&w->leases, m->leases.step, l->microbatch, l->mode, l->u0);
 
-        if (known->state == LEASE_DONE && reports(w, known))
-            report(w, known);
+        if (known->info.u1 != l->u1)
+            return -E_PROTO;
+        renew(w, known, l);
         return 0;
     }
     return status;
@@ -118,36 +165,6 @@ void worker_on_leases(struct worker *w, const struct key *from, struct msg **mp)
     if (m->leases.step + 1 > w->step_leases)
         w->step_leases = m->leases.step + 1;
     worker_retry_held(w);
-}
-
-/* Sends a boundary tensor to the neighbour that waits for it, in pieces. The lease keeps it until commit. */
-static void send_boundary(struct worker *w, const struct lease *l, enum msg_direction direction)
-{
-    struct blob *whole = direction == MSG_FORWARD ? l->out : l->grad_out;
-    uint64_t total = whole->size / sizeof(float);
-
-    for (uint64_t at = 0; at < total; at += LEASE_PIECE_ELEMS) {
-        uint64_t n = total - at < LEASE_PIECE_ELEMS ? total - at : LEASE_PIECE_ELEMS;
-        struct msg *m = worker_msg(w, MSG_BOUNDARY);
-
-        if (!m)
-            return;
-        m->boundary = (struct msg_boundary){.key = {.epoch = w->plan.epoch,
-                                                    .step = l->step,
-                                                    .microbatch = l->info.microbatch,
-                                                    .mode = l->info.mode,
-                                                    .unit = direction == MSG_FORWARD ? l->info.u1 : l->info.u0,
-                                                    .direction = direction},
-                                            .offset = at,
-                                            .n = n,
-                                            .total = total};
-        if (blob_slice(whole, at * sizeof(float), n * sizeof(float), &m->body) < 0) {
-            w->update->fx.oom = true;
-            msg_free(m);
-            return;
-        }
-        worker_send(w, direction == MSG_FORWARD ? l->info.next : l->info.prev, m);
-    }
 }
 
 void worker_on_boundary(struct worker *w, const struct key *from, uint32_t peer, struct msg **mp)
@@ -266,12 +283,8 @@ static void forward_done(struct worker *w, struct lease *l, struct task *t)
     l->out = TAKE_PTR(t->out);
     if (!last)
         send_boundary(w, l, MSG_FORWARD);
-    if (l->info.mode == MSG_MODE_TRAIN) {
-        l->state = last ? LEASE_READY_BACKWARD : LEASE_WAIT_GRADIENT;
-        return;
-    }
-    l->state = LEASE_DONE;
-    if (last)
+    lease_forward_done(l, last);
+    if (l->state == LEASE_DONE && last)
         report(w, l);
 }
 

@@ -37,6 +37,7 @@ struct coord_peer {
 struct coord_group {
     uint32_t attempt; /* 0 = not started in this step */
     bool complete;
+    bool restart; /* the attempt is void: another one starts when the redone work is in */
     uint32_t n_reports;
     bool *reported; /* per member */
     uint8_t hash[HASH_BYTES];
@@ -78,6 +79,8 @@ struct coord {
     struct routes now, next; /* leases of step `version` and of the one after */
     bool next_valid;
     double *losses, *eval_losses;
+    bool *eval_in;       /* per evaluation microbatch */
+    bool *gone;          /* per plan peer */
     uint32_t *unit_done; /* per unit: train microbatches through backward */
     uint32_t n_train_done, n_eval_done;
     bool flagged;
@@ -145,6 +148,12 @@ void coord_free_step(struct coord *c);
 
 void coord_try_finish(struct coord *c); /* commits the step if nothing is missing */
 void coord_progress(struct coord *c);   /* something of the step got done */
+
+void coord_send_changed(struct coord *c); /* leases that are not as their peers were told */
+
+/* coord_release.c */
+bool coord_alive(const struct coord *c, uint32_t plan_peer);
+uint32_t coord_release(struct coord *c, uint32_t gone); /* of plan peer gone; how many leases went to others */
 
 /* coord_reduce.c */
 void coord_start_reduces(struct coord *c); /* of groups that became ready */

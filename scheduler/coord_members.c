@@ -279,17 +279,18 @@ void coord_lost(struct coord *c, struct coord_peer *p, enum note_peer_state stat
         c->phase = COORD_GATHER;
         c->waiting_said_at = 0;
     } else if (c->phase == COORD_RUN) {
-        int status = -E_PEER;
+        c->gone[p->plan_peer] = true;
+        if (coord_covered(c, &unit)) {
+            uint32_t n = coord_release(c, p->plan_peer);
 
-        if (coord_covered(c, &unit))
-            reason_set(&why, status, "peer %s (%s) %s: %s", id, p->join.name, state == NOTE_PEER_DEAD ? "died" : "left",
-                       text);
-        else
-            reason_set(&why, status,
+            coord_warn(c, "%u leases of step %" PRIu64 " went to the others", n, c->version);
+        } else {
+            reason_set(&why, -E_PEER,
                        "peer %s (%s) %s: %s; nobody else holds unit %u of the model, so the steps since the last "
                        "checkpoint are lost",
                        id, p->join.name, state == NOTE_PEER_DEAD ? "died" : "left", text, unit);
-        coord_end(c, status, &why);
+            coord_end(c, -E_PEER, &why);
+        }
     } else if (c->phase == COORD_ENDING) {
         coord_finish(c); /* it may have been the one who was to hand over */
     }

@@ -243,7 +243,7 @@ static bool find_parted(struct coord *c, uint32_t *ret_i, uint32_t *ret_j)
 {
     for (uint32_t i = 0; i < c->plan.n_peers; i++)
         for (uint32_t j = 0; j < c->plan.n_peers; j++)
-            if (i != j && !*link_between(c, i, j)) {
+            if (i != j && coord_alive(c, i) && coord_alive(c, j) && !*link_between(c, i, j)) {
                 *ret_i = i;
                 *ret_j = j;
                 return true;

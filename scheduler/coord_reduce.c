@@ -13,10 +13,10 @@
 /* Whether the peer has a gradient to give to the group in this step. */
 static bool contributes(const struct coord *c, const struct plan_group *g, uint32_t peer)
 {
-    for (uint32_t i = 0; i < c->now.n_train; i++) {
+    for (uint32_t i = 0; i < c->now.n; i++) {
         const struct route_lease *l = &c->now.leases[i];
 
-        if (l->peer != peer)
+        if (l->peer != peer || l->info.mode != MSG_MODE_TRAIN)
             continue;
         for (uint32_t t = 0; t < g->n_tensors; t++) {
             const struct model_tensor *tensor = &c->config.model->tensors[g->tensors[t]];
@@ -40,7 +40,6 @@ static void send_reduce(struct coord *c, uint32_t group, uint32_t member)
     m->reduce.step = c->version;
     m->reduce.group = group;
     m->reduce.attempt = c->group[group].attempt;
-    m->reduce.n_members = g->n_members;
     m->reduce.members = mem_calloc(g->n_members, sizeof *m->reduce.members);
     if (!m->reduce.members) {
         coord_oom(c);
@@ -48,10 +47,12 @@ static void send_reduce(struct coord *c, uint32_t group, uint32_t member)
         return;
     }
     for (uint32_t i = 0; i < g->n_members; i++) {
-        m->reduce.members[i].peer = g->members[i];
-        m->reduce.members[i].contributes = contributes(c, g, g->members[i]);
+        if (!coord_alive(c, g->members[i]))
+            continue;
+        m->reduce.members[m->reduce.n_members++] =
+            (struct msg_reduce_member){.peer = g->members[i], .contributes = contributes(c, g, g->members[i])};
     }
-    reduce_ranges((uint64_t)g->n_elems, NULL, g->n_members, m->reduce.members);
+    reduce_ranges((uint64_t)g->n_elems, NULL, m->reduce.n_members, m->reduce.members);
     coord_send(c, c->plan_peers[g->members[member]], m);
 }
 
@@ -61,12 +62,13 @@ static void start_reduce(struct coord *c, uint32_t group)
     struct coord_group *s = &c->group[group];
 
     s->attempt++;
-    s->complete = false;
+    s->complete = s->restart = false;
     s->n_reports = 0;
     s->asked_at = c->now_ns;
     memset(s->reported, 0, g->n_members * sizeof(bool));
     for (uint32_t i = 0; i < g->n_members; i++)
-        send_reduce(c, group, i);
+        if (coord_alive(c, g->members[i]))
+            send_reduce(c, group, i);
 }
 
 /* Every lease that contributes to the group is done. */
@@ -92,7 +94,7 @@ void coord_on_reduced(struct coord *c, struct coord_peer *p, const struct msg_re
 
     while (member < g->n_members && g->members[member] != p->plan_peer)
         member++;
-    if (member == g->n_members || r->attempt != s->attempt || s->attempt == 0 || s->reported[member] ||
+    if (member == g->n_members || r->attempt != s->attempt || s->attempt == 0 || s->restart || s->reported[member] ||
         r->n_tensors != g->n_tensors)
         return;
     if (s->n_reports == 0) {
@@ -122,15 +124,17 @@ void coord_on_reduced(struct coord *c, struct coord_peer *p, const struct msg_re
     }
     s->reported[member] = true;
     coord_progress(c);
-    if (++s->n_reports == g->n_members)
-        s->complete = true;
+    s->n_reports++;
+    s->complete = true;
+    for (uint32_t i = 0; i < g->n_members; i++)
+        s->complete = s->complete && (s->reported[i] || !coord_alive(c, g->members[i]));
     coord_try_finish(c);
 }
 
 void coord_start_reduces(struct coord *c)
 {
     for (uint32_t g = 0; g < c->groups.n && !c->flagged; g++)
-        if (c->group[g].attempt == 0 && group_ready(c, &c->groups.groups[g]))
+        if ((c->group[g].attempt == 0 || c->group[g].restart) && group_ready(c, &c->groups.groups[g]))
             start_reduce(c, g);
 }
 
@@ -139,11 +143,11 @@ void coord_resend_reduces(struct coord *c)
     for (uint32_t g = 0; g < c->groups.n; g++) {
         struct coord_group *s = &c->group[g];
 
-        if (s->attempt == 0 || s->complete || c->now_ns - s->asked_at < COORD_RESEND_NS)
+        if (s->attempt == 0 || s->complete || s->restart || c->now_ns - s->asked_at < COORD_RESEND_NS)
             continue;
         s->asked_at = c->now_ns;
         for (uint32_t i = 0; i < c->groups.groups[g].n_members; i++)
-            if (!s->reported[i])
+            if (!s->reported[i] && coord_alive(c, c->groups.groups[g].members[i]))
                 send_reduce(c, g, i);
     }
 }

@@ -19,6 +19,8 @@ void coord_free_step(struct coord *c)
     c->next_valid = false;
     c->losses = mem_free(c->losses);
     c->eval_losses = mem_free(c->eval_losses);
+    c->eval_in = mem_free(c->eval_in);
+    c->gone = mem_free(c->gone);
     c->unit_done = mem_free(c->unit_done);
     c->group_of = mem_free(c->group_of);
     c->place_in_group = mem_free(c->place_in_group);
@@ -43,11 +45,12 @@ static int build_routes(struct coord *c, uint64_t step, struct routes *ret)
 {
     uint32_t n_train = step < c->config.stop_after ? c->config.model->M : 0;
 
-    return routes_build(&c->plan, &c->credit, step, n_train, eval_due(c, step) ? c->config.job->eval.microbatches : 0,
-                        ret);
+    return routes_build(&c->plan, c->gone, &c->credit, step, n_train,
+                        eval_due(c, step) ? c->config.job->eval.microbatches : 0, ret);
 }
 
-static void send_leases(struct coord *c, const struct routes *r, uint32_t peer)
+/* The peer's leases of that step, or of them those it was not told of yet. */
+static void send_leases(struct coord *c, struct routes *r, uint32_t peer, bool changed_only)
 {
     struct msg *m = coord_msg(c, MSG_LEASES);
     uint32_t n = 0;
@@ -61,8 +64,10 @@ static void send_leases(struct coord *c, const struct routes *r, uint32_t peer)
         return;
     }
     for (uint32_t i = 0; i < r->n; i++)
-        if (r->leases[i].peer == peer)
+        if (r->leases[i].peer == peer && (r->leases[i].changed || !changed_only)) {
             m->leases.leases[n++] = r->leases[i].info;
+            r->leases[i].changed = false;
+        }
     m->leases.epoch = c->plan.epoch;
     m->leases.step = r->step;
     m->leases.loss_scale = (float)(1.0 / (double)job_step_tokens(c->config.job));
@@ -73,10 +78,18 @@ static void send_leases(struct coord *c, const struct routes *r, uint32_t peer)
         msg_free(m);
 }
 
-static void send_all_leases(struct coord *c, const struct routes *r)
+static void send_all_leases(struct coord *c, struct routes *r, bool changed_only)
 {
     for (uint32_t i = 0; i < c->plan.n_peers; i++)
-        send_leases(c, r, i);
+        if (coord_alive(c, i))
+            send_leases(c, r, i, changed_only);
+}
+
+void coord_send_changed(struct coord *c)
+{
+    send_all_leases(c, &c->now, true);
+    if (c->next_valid)
+        send_all_leases(c, &c->next, true);
 }
 
 void coord_progress(struct coord *c)
@@ -97,13 +110,14 @@ static void begin_step(struct coord *c)
             coord_oom(c);
             return;
         }
-        send_all_leases(c, &c->now);
+        send_all_leases(c, &c->now, false);
     }
     memset(c->unit_done, 0, c->plan.n_units * sizeof *c->unit_done);
     for (uint32_t g = 0; g < c->groups.n; g++) {
         c->group[g].attempt = 0;
-        c->group[g].complete = false;
+        c->group[g].complete = c->group[g].restart = false;
     }
+    memset(c->eval_in, 0, (c->config.job->eval.microbatches + 1) * sizeof(bool));
     c->n_train_done = c->n_eval_done = 0;
     c->flagged = false;
     c->leases_sent_at = c->now_ns;
@@ -114,7 +128,7 @@ static void begin_step(struct coord *c)
             return;
         }
         c->next_valid = true;
-        send_all_leases(c, &c->next);
+        send_all_leases(c, &c->next, false);
     }
     coord_try_finish(c); /* a last step without evaluation is done at once */
 }
@@ -126,11 +140,14 @@ static bool alloc_run(struct coord *c)
 
     c->losses = mem_calloc(c->config.model->M, sizeof *c->losses);
     c->eval_losses = mem_calloc(job->eval.microbatches + 1, sizeof *c->eval_losses);
+    c->eval_in = mem_calloc(job->eval.microbatches + 1, sizeof *c->eval_in);
+    c->gone = mem_calloc(c->plan.n_peers, sizeof *c->gone);
     c->unit_done = mem_calloc(c->plan.n_units, sizeof *c->unit_done);
     c->group_of = mem_calloc(c->config.model->n_tensors, sizeof *c->group_of);
     c->place_in_group = mem_calloc(c->config.model->n_tensors, sizeof *c->place_in_group);
     c->group = mem_calloc(c->groups.n, sizeof *c->group);
-    if (!c->losses || !c->eval_losses || !c->unit_done || !c->group_of || !c->place_in_group || !c->group)
+    if (!c->losses || !c->eval_losses || !c->eval_in || !c->gone || !c->unit_done || !c->group_of ||
+        !c->place_in_group || !c->group)
         return false;
     for (uint32_t g = 0; g < c->groups.n; g++) {
         const struct plan_group *group = &c->groups.groups[g];
@@ -171,8 +188,9 @@ void coord_on_done(struct coord *c, struct coord_peer *p, const struct msg_done 
     l->done = true;
     coord_progress(c);
     if (d->mode == MSG_MODE_EVAL) {
-        if (last) {
+        if (last && !c->eval_in[d->microbatch]) {
             c->eval_losses[d->microbatch] = d->loss;
+            c->eval_in[d->microbatch] = true;
             c->n_eval_done++;
         }
         coord_try_finish(c);
@@ -279,7 +297,8 @@ static void commit(struct coord *c, bool skipped)
     c->last_commit.snapshot = c->save_due && c->saving.phase == SAVING_NONE;
     c->has_commit = true;
     for (uint32_t i = 0; i < c->plan.n_peers; i++)
-        send_commit(c, c->plan_peers[i]);
+        if (coord_alive(c, i))
+            send_commit(c, c->plan_peers[i]);
     c->version = version;
     c->updates += !c->last_commit.skipped;
     if (!c->last_commit.skipped || c->last_commit.loss != 0)
@@ -379,12 +398,12 @@ static void resend_leases(struct coord *c)
                      c->now_ns - c->committed_at > COORD_RESEND_NS && c->now_ns - p->told_at > COORD_RESEND_NS &&
                      has_leases(&c->now, i);
 
-        if (!quiet && !lacks)
+        if ((!quiet && !lacks) || !p->admitted)
             continue;
         p->told_at = c->now_ns;
-        send_leases(c, &c->now, i);
+        send_leases(c, &c->now, i, false);
         if (c->next_valid)
-            send_leases(c, &c->next, i);
+            send_leases(c, &c->next, i, false);
     }
 }
 
@@ -404,7 +423,7 @@ static void check_standstill(struct coord *c)
             owes = c->plan_peers[c->now.leases[i].peer];
     for (uint32_t g = 0; g < c->groups.n && !owes; g++)
         for (uint32_t i = 0; i < c->groups.groups[g].n_members && !owes; i++)
-            if (!c->group[g].reported[i])
+            if (!c->group[g].reported[i] && coord_alive(c, c->groups.groups[g].members[i]))
                 owes = c->plan_peers[c->groups.groups[g].members[i]];
     if (!owes)
         return;

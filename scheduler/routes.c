@@ -25,20 +25,34 @@ void routes_done(struct routes *r)
     *r = (struct routes){0};
 }
 
+/* A holder's weight in the division; of shadows alone each counts one. */
+static uint32_t weight_of(const struct plan *plan, const bool *gone, const struct plan_stage *s, uint32_t i,
+                          bool shadows)
+{
+    const struct plan_holder *h = &plan->holders[s->first_holder + i];
+
+    return gone && gone[h->peer] ? 0 : shadows ? 1 : h->weight;
+}
+
 /* How many of n microbatches each holder of the stage gets: largest remainders of what it is owed; counts[i] for holder
  * first + i. */
-static void divide(const struct plan *plan, const struct plan_stage *s, struct routes_credit *credit, uint32_t n,
-                   uint32_t *counts)
+static void divide(const struct plan *plan, const bool *gone, const struct plan_stage *s, struct routes_credit *credit,
+                   uint32_t n, uint32_t *counts)
 {
     int64_t total = 0, given = 0;
+    bool shadows;
 
     for (uint32_t i = 0; i < s->n_holders; i++)
-        total += plan->holders[s->first_holder + i].weight;
+        total += weight_of(plan, gone, s, i, false);
+    shadows = total == 0;
+    for (uint32_t i = 0; shadows && i < s->n_holders; i++)
+        total += weight_of(plan, gone, s, i, true);
+    assert(total > 0);
     for (uint32_t i = 0; i < s->n_holders; i++) {
         int64_t *owed = &credit->owed[s->first_holder + i];
 
-        *owed += (int64_t)n * plan->holders[s->first_holder + i].weight;
-        counts[i] = *owed > 0 ? (uint32_t)(*owed / total) : 0;
+        *owed += (int64_t)n * weight_of(plan, gone, s, i, shadows);
+        counts[i] = *owed > 0 && weight_of(plan, gone, s, i, shadows) > 0 ? (uint32_t)(*owed / total) : 0;
         *owed -= (int64_t)counts[i] * total;
         given += counts[i];
     }
@@ -49,7 +63,7 @@ static void divide(const struct plan *plan, const struct plan_stage *s, struct r
         for (uint32_t i = 0; i < s->n_holders; i++) {
             int64_t owed = credit->owed[s->first_holder + i];
 
-            if (plan->holders[s->first_holder + i].weight == 0 || (!more && counts[i] == 0))
+            if (weight_of(plan, gone, s, i, shadows) == 0 || (!more && counts[i] == 0))
                 continue;
             if (best == UINT32_MAX ||
                 (more ? owed > credit->owed[s->first_holder + best] : owed < credit->owed[s->first_holder + best]))
@@ -85,7 +99,8 @@ static uint32_t next_holder(const struct plan *plan, const struct plan_stage *s,
 }
 
 /* assign[m * n_stages + s] = plan peer. */
-static int assign_all(const struct plan *plan, struct routes_credit *credit, uint32_t n, uint32_t *assign)
+static int assign_all(const struct plan *plan, const bool *gone, struct routes_credit *credit, uint32_t n,
+                      uint32_t *assign)
 {
     uint32_t *counts = mem_calloc((size_t)plan->n_holders * 2, sizeof *counts);
     uint32_t *given = counts + plan->n_holders;
@@ -95,7 +110,7 @@ static int assign_all(const struct plan *plan, struct routes_credit *credit, uin
     for (uint32_t s = 0; s < plan->n_stages; s++) {
         const struct plan_stage *stage = &plan->stages[s];
 
-        divide(plan, stage, credit, n, counts + stage->first_holder);
+        divide(plan, gone, stage, credit, n, counts + stage->first_holder);
         for (uint32_t m = 0; m < n; m++) {
             uint32_t before = s ? assign[m * plan->n_stages + s - 1] : MSG_NO_PEER;
             uint32_t i =
@@ -135,15 +150,15 @@ static uint32_t cut_route(const struct plan *plan, const uint32_t *assign, uint3
     return n;
 }
 
-int routes_build(const struct plan *plan, struct routes_credit *credit, uint64_t step, uint32_t n_train,
-                 uint32_t n_eval, struct routes *ret)
+int routes_build(const struct plan *plan, const bool *gone, struct routes_credit *credit, uint64_t step,
+                 uint32_t n_train, uint32_t n_eval, struct routes *ret)
 {
     cleanup_mem_ uint32_t *assign = mem_calloc((size_t)(n_train + n_eval) * plan->n_stages, sizeof *assign);
     uint32_t n = 0, n_of_train = 0;
     struct route_lease *leases;
 
-    if (!assign || assign_all(plan, credit, n_train, assign) < 0 ||
-        assign_all(plan, credit, n_eval, assign + (size_t)n_train * plan->n_stages) < 0)
+    if (!assign || assign_all(plan, gone, credit, n_train, assign) < 0 ||
+        assign_all(plan, gone, credit, n_eval, assign + (size_t)n_train * plan->n_stages) < 0)
         return -E_NOMEM;
     for (uint32_t m = 0; m < n_train + n_eval; m++) {
         n += cut_route(plan, assign + (size_t)m * plan->n_stages, 0, 0, NULL);

@@ -13,6 +13,7 @@ struct route_lease {
     struct msg_lease info;
     uint32_t peer; /* plan peer that gets it */
     bool done;
+    bool changed; /* its peer has not been told of it as it is now */
 };
 
 /* The leases of one step: train microbatches first, then the evaluation's, each in order of unit along its route. */
@@ -32,9 +33,10 @@ struct routes_credit {
 int routes_credit_init(struct routes_credit *c, const struct plan *plan);
 void routes_credit_done(struct routes_credit *c);
 
-/* n_train microbatches in train mode and n_eval in eval mode. -E_NOMEM. */
-int routes_build(const struct plan *plan, struct routes_credit *credit, uint64_t step, uint32_t n_train,
-                 uint32_t n_eval, struct routes *ret);
+/* n_train microbatches in train mode and n_eval in eval mode. gone[plan peer] (NULL: none is): gets nothing; where only
+ * shadows are left they share equally. Every stage needs a holder that is there. -E_NOMEM. */
+int routes_build(const struct plan *plan, const bool *gone, struct routes_credit *credit, uint64_t step,
+                 uint32_t n_train, uint32_t n_eval, struct routes *ret);
 void routes_done(struct routes *r); /* zeroed ok */
 
 /* The lease (microbatch, mode, u0) held by peer, NULL if there is none. */

@@ -55,10 +55,16 @@ void check_backward(struct cluster *c, uint32_t i, const struct task *t)
         check_fail(c, "node %u computed step %" PRIu64 ", %" PRIu64 " is being trained", i, t->step, c->committed);
         return;
     }
-    for (uint32_t u = t->u0; u < t->u1; u++)
-        if (c->computed[t->microbatch * c->model->n_units + u]++)
-            check_fail(c, "node %u computed step %" PRIu64 ", microbatch %u, unit %u once more", i, t->step,
-                       t->microbatch, u);
+    if (c->nodes[i].removed)
+        return; /* it does not know yet */
+    for (uint32_t u = t->u0; u < t->u1; u++) {
+        uint8_t *who = &c->computed[t->microbatch * c->model->n_units + u];
+
+        if (*who && !c->nodes[*who].removed)
+            check_fail(c, "node %u computed step %" PRIu64 ", microbatch %u, unit %u, which node %u has computed", i,
+                       t->step, t->microbatch, u, *who);
+        *who = (uint8_t)i;
+    }
 }
 
 static void plan_deeds(struct cluster *c)
@@ -82,9 +88,9 @@ void check_commit(struct cluster *c, const struct msg_commit *k)
     }
     for (uint32_t m = 0; m < c->model->M && !c->config.lenient; m++)
         for (uint32_t u = 0; u < c->model->n_units; u++)
-            if (c->computed[m * c->model->n_units + u] != 1)
-                check_fail(c, "step %" PRIu64 " is committed, and microbatch %u of unit %u was computed %u times",
-                           k->step, m, u, c->computed[m * c->model->n_units + u]);
+            if (c->computed[m * c->model->n_units + u] == 0)
+                check_fail(c, "step %" PRIu64 " is committed, and microbatch %u of unit %u was not computed", k->step,
+                           m, u);
     memset(c->computed, 0, (size_t)c->model->M * c->model->n_units);
     c->result.n_skipped += k->skipped;
     c->committed++;
@@ -114,6 +120,20 @@ void check_worker(struct cluster *c, uint32_t i)
     n->version = s.version;
 }
 
+/* A key that joins is its newest process; one that is lost is all of its processes so far. */
+static void mark_removed(struct cluster *c, const struct note *n)
+{
+    for (uint32_t i = c->config.n_workers; i >= 1; i--) {
+        struct node *node = &c->nodes[i];
+
+        if (!node->started || !key_equal(&node->key.pub, &n->key))
+            continue;
+        node->removed = n->peer_state != NOTE_PEER_JOINED;
+        if (!node->removed)
+            return;
+    }
+}
+
 void check_note(void *cluster, const struct note *n)
 {
     struct cluster *c = cluster;
@@ -130,6 +150,9 @@ void check_note(void *cluster, const struct note *n)
     case NOTE_EVAL:
         c->result.n_evals++;
         c->result.eval_loss = n->loss;
+        break;
+    case NOTE_PEER:
+        mark_removed(c, n);
         break;
     case NOTE_WARNING:
         c->result.n_warnings++;

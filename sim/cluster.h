@@ -4,7 +4,7 @@
  *
  * The shells around the engines are played here: joining through the lobby, links, profiles, checkpoints in memory.
  * After every event, outside the engines, this is checked: steps are committed in order and once; a (step, microbatch,
- * unit) is computed backward exactly once before its step counts; nobody applies what was not committed; versions never
+ * unit) is computed backward before its step counts, and once by who is not lost; nobody applies what was not committed; versions never
  * go back; what an engine says can be encoded; devices are asked for nothing absurd. */
 #ifndef SHOAL_SIM_CLUSTER_H
 #define SHOAL_SIM_CLUSTER_H

@@ -42,6 +42,7 @@ struct node {
     struct key_pair key;
     uint64_t incarnation;
     bool started, alive, over;
+    bool removed; /* the coordinator said that it is dead or left: what it computed is lost, or redone */
     int status;
     struct reason why;
 
@@ -89,7 +90,7 @@ struct cluster {
     struct coord_save saving;
 
     /* check.c */
-    uint8_t *computed; /* [M * n_units] of the step being trained: backward runs */
+    uint8_t *computed; /* [M * n_units] of the step being trained: the node whose backward counts, 0 = none yet */
     uint64_t committed;
     struct cluster_result result;
     struct reason broken; /* the first check that failed */

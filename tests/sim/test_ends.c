@@ -45,13 +45,13 @@ static void kill_someone(struct cluster *c, void *arg)
                  0);
 }
 
-static void a_death_ends_the_run_with_what_could_be_saved(void **state)
+static void a_death_is_survived_where_another_holds_the_same(void **state)
 {
     (void)state;
     struct job job = long_job();
     uint8_t hash[HASH_BYTES];
     uint64_t seed, end;
-    uint32_t n_died = 0, n_saved = 0;
+    uint32_t n_died = 0, n_survived = 0;
 
     rig_expected(&job, hash);
     for (rig_seeds(SEEDS, &seed, &end); seed < end; seed++) {
@@ -61,20 +61,19 @@ static void a_death_ends_the_run_with_what_could_be_saved(void **state)
 
         if (r.ended_at > 30 * NS_PER_S)
             rig_fail(c, "took %.1f s to end", (double)r.ended_at / NS_PER_S);
-        if (r.status == 0) { /* died after the end */
+        if (r.status == 0) {
             rig_assert_hash(c, &r, hash);
+            n_survived += r.n_warnings > 0; /* its leases went to others */
         } else {
-            if (r.status != -E_PEER)
+            if (r.status != -E_PEER || rig_fleets[seed % RIG_FLEETS].replicated)
                 rig_fail(c, "ended with %s: %s", status_name(r.status), r.why.text);
-            if (rig_fleets[seed % RIG_FLEETS].replicated && (!r.saved || r.saved->version != r.version))
-                rig_fail(c, "step %llu was not saved", (unsigned long long)r.version);
             n_died++;
-            n_saved += r.saved && r.saved->version == r.version;
             rig_resume(&config, &r, hash);
         }
         cluster_free(c);
     }
-    print_message("%u runs ended by a death, %u of them saved their last step\n", n_died, n_saved);
+    assert_true(n_survived > 0 && n_died > 0);
+    print_message("%u deaths survived, %u runs ended by one\n", n_survived, n_died);
 }
 
 /* Someone dies before the first step: a spare takes part instead. */
@@ -338,7 +337,7 @@ static void a_loss_that_is_no_number_skips_the_step(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_death_ends_the_run_with_what_could_be_saved),
+        cmocka_unit_test(a_death_is_survived_where_another_holds_the_same),
         cmocka_unit_test(a_death_before_the_first_step_makes_another_plan),
         cmocka_unit_test(a_stopped_run_is_saved_and_resumes_to_the_same_model),
         cmocka_unit_test(a_second_stop_ends_at_once),

@@ -62,7 +62,7 @@ static void every_microbatch_passes_every_unit_once(void **state)
         for (uint32_t step = 0; step < 20; step++) {
             struct routes r;
 
-            assert_int_equal(routes_build(&p, &credit, step, 7, step % 3, &r), 0);
+            assert_int_equal(routes_build(&p, NULL, &credit, step, 7, step % 3, &r), 0);
             check_routes(&r, MSG_MODE_TRAIN, 7);
             check_routes(&r, MSG_MODE_EVAL, step % 3);
             for (uint32_t k = 0; k < r.n; k++)
@@ -86,7 +86,7 @@ static void shares_dither_around_their_exact_value(void **state)
     for (uint64_t step = 1; step <= 900; step++) {
         struct routes r;
 
-        assert_int_equal(routes_build(&p, &credit, step, M, 0, &r), 0);
+        assert_int_equal(routes_build(&p, NULL, &credit, step, M, 0, &r), 0);
         assert_int_equal(r.n, M);
         for (uint32_t k = 0; k < r.n; k++)
             given[r.leases[k].peer]++;
@@ -110,7 +110,7 @@ static void a_route_stays_with_a_peer_where_it_can(void **state)
     struct routes r;
 
     assert_int_equal(routes_credit_init(&credit, &p), 0);
-    assert_int_equal(routes_build(&p, &credit, 0, 8, 0, &r), 0);
+    assert_int_equal(routes_build(&p, NULL, &credit, 0, 8, 0, &r), 0);
     assert_int_equal(r.n, 8); /* nothing crosses */
     routes_done(&r);
     routes_credit_done(&credit);
@@ -125,7 +125,7 @@ static void leases_are_found_by_who_has_them(void **state)
     struct routes r;
 
     assert_int_equal(routes_credit_init(&credit, &p), 0);
-    assert_int_equal(routes_build(&p, &credit, 0, 2, 1, &r), 0);
+    assert_int_equal(routes_build(&p, NULL, &credit, 0, 2, 1, &r), 0);
     assert_non_null(routes_find(&r, 1, 1, MSG_MODE_TRAIN, 3));
     assert_null(routes_find(&r, 0, 1, MSG_MODE_TRAIN, 3));
     assert_null(routes_find(&r, 1, 1, MSG_MODE_EVAL, 3));
