@@ -72,8 +72,8 @@ class Links(shoal.Case):
             ("a host that does not exist", changed(invite, addrs=[("no-such-host.invalid", 7001)]), 4, "no-such-host"),
         ]
         for command in ("peer", "status"):
-            started = [self.start(command, bad.encode(), *(["--key", self.path("stranger")] if command == "peer" else []))
-                       for _, bad, _, _ in cases]
+            started = [self.peer(bad.encode(), f"stranger-{i}") if command == "peer" else self.start("status", bad.encode())
+                       for i, (_, bad, _, _) in enumerate(cases)]
             for p, (name, _, code, words) in zip(started, cases):  # they wait side by side
                 with self.subTest(name, command=command):
                     self.assertEqual(p.finish(40), code, p.describe())
