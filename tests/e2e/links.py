@@ -2,11 +2,10 @@
 """Strangers, mistakes and noise at the coordinator's door: each gets a sentence and a code, and the run inside goes on
 as if nothing had been."""
 
-import os
+import dataclasses
 import random
 import socket
 import threading
-import time
 
 import shoal
 
@@ -45,8 +44,8 @@ class Links(shoal.Case):
     def peer(self, invite, name="key", *args):
         return self.start("peer", invite, "--key", self.path(name), "--threads", "1", *args)
 
-    def assert_refused(self, invite, code, words, command="peer"):
-        p = self.peer(invite, "stranger") if command == "peer" else self.start("status", invite)
+    def assert_refused(self, invite, code, words):
+        p = self.peer(invite, "stranger")
         self.assertEqual(p.finish(40), code, p.describe())
         self.assertIn(words, p.err, p.describe())
 
@@ -62,7 +61,7 @@ class Links(shoal.Case):
         mute = Server(b"")
         self.addCleanup(web.close)
         self.addCleanup(mute.close)
-        changed = shoal.dataclasses.replace
+        changed = dataclasses.replace
         cases = [
             ("another coordinator's key", changed(invite, key=other_key), 5, "key"),
             ("another job", changed(invite, job_id=b"\1" * 8), 5, ""),
@@ -73,9 +72,12 @@ class Links(shoal.Case):
             ("a host that does not exist", changed(invite, addrs=[("no-such-host.invalid", 7001)]), 4, "no-such-host"),
         ]
         for command in ("peer", "status"):
-            for name, bad, code, words in cases:
+            started = [self.peer(bad.encode(), f"stranger-{i}") if command == "peer" else self.start("status", bad.encode())
+                       for i, (_, bad, _, _) in enumerate(cases)]
+            for p, (name, _, code, words) in zip(started, cases):  # they wait side by side
                 with self.subTest(name, command=command):
-                    self.assert_refused(bad.encode(), code, words, command)
+                    self.assertEqual(p.finish(40), code, p.describe())
+                    self.assertIn(words, p.err, p.describe())
         # A right address among wrong ones is found.
         good = changed(invite, addrs=[("127.0.0.1", nobody), ("127.0.0.1", mute.port)] + invite.addrs)
         p = self.start("status", good.encode())
@@ -102,8 +104,8 @@ class Links(shoal.Case):
         self.addCleanup(stop.set)
         second = self.peer(text, "second")
         coordinator.wait_named("step")
-        self.assert_refused(shoal.dataclasses.replace(invite, capability=b"\2" * 16).encode(), 5, "")
-        self.assert_refused(shoal.dataclasses.replace(invite, key=self.other_key()).encode(), 5, "key")
+        self.assert_refused(dataclasses.replace(invite, capability=b"\2" * 16).encode(), 5, "")
+        self.assert_refused(dataclasses.replace(invite, key=self.other_key()).encode(), 5, "key")
         self.assertEqual(coordinator.finish(), 0, coordinator.describe())
         self.assertEqual(first.finish(20), 0, first.describe())
         self.assertEqual(second.finish(20), 0, second.describe())

@@ -251,6 +251,7 @@ static void holders_that_cannot_reach_each_other_end_the_run(void **state)
             rig_assert_hash(c, &r, hash);
         } else {
             assert_int_equal(r.status, -E_PEER);
+            assert_non_null(strstr(r.why.text, "cannot reach each other"));
             assert_non_null(r.saved);
             assert_int_equal(r.saved->version, r.version);
             rig_resume(&config, &r, hash);
