@@ -199,6 +199,9 @@ static void show(struct events *e, const struct note *n)
     case NOTE_WARNING:
         fprintf(out, "warning: %s\n", text);
         break;
+    case NOTE_ROLLBACK:
+        fprintf(out, "%s\n", text);
+        break;
     case NOTE_DONE:
         show_done(e, n);
         break;

@@ -52,6 +52,7 @@ void events_json(struct jsonw *w, const struct note *n)
         [NOTE_EVAL] = "eval",
         [NOTE_CHECKPOINT] = "checkpoint",
         [NOTE_WARNING] = "warning",
+        [NOTE_ROLLBACK] = "rollback",
         [NOTE_DONE] = "done",
         [NOTE_STOPPED] = "stopped",
     };
@@ -86,6 +87,10 @@ void events_json(struct jsonw *w, const struct note *n)
     case NOTE_CHECKPOINT:
         jsonw_int(w, "step", (int64_t)n->step);
         jsonw_str(w, "path", text);
+        break;
+    case NOTE_ROLLBACK:
+        jsonw_int(w, "step", (int64_t)n->step);
+        jsonw_str(w, "text", text);
         break;
     case NOTE_DONE:
         json_done(w, n);

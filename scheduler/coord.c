@@ -89,6 +89,17 @@ void coord_warn(struct coord *c, const char *fmt, ...)
     coord_note(c, &(struct note){.kind = NOTE_WARNING, .text = text});
 }
 
+static void say_bye(struct coord *c, const struct coord_peer *p, enum msg_bye_code code, const char *text)
+{
+    struct msg *m = coord_msg(c, MSG_BYE);
+
+    if (!m)
+        return;
+    m->bye.code = code;
+    snprintf(m->bye.text, sizeof m->bye.text, "%s", text);
+    coord_send(c, p, m);
+}
+
 /* Says goodbye to everyone and ends. */
 void coord_over(struct coord *c)
 {
@@ -101,17 +112,13 @@ void coord_over(struct coord *c)
     c->update->over = true;
     c->update->status = c->ending_status;
     c->update->why = c->ending_why;
-    for (uint32_t i = 0; i < c->n_peers; i++) {
-        struct msg *m = c->peers[i]->admitted ? coord_msg(c, MSG_BYE) : NULL;
-
-        if (!m)
-            continue;
-        m->bye.code = c->ending_status == 0             ? MSG_BYE_DONE
-                      : c->ending_status == -E_CANCELED ? MSG_BYE_STOPPED
-                                                        : MSG_BYE_FAILED;
-        snprintf(m->bye.text, sizeof m->bye.text, "%s", reason_text(&c->ending_why, c->ending_status));
-        coord_send(c, c->peers[i], m);
-    }
+    for (uint32_t i = 0; i < c->n_peers; i++)
+        if (c->peers[i]->admitted)
+            say_bye(c, c->peers[i],
+                    c->ending_status == 0             ? MSG_BYE_DONE
+                    : c->ending_status == -E_CANCELED ? MSG_BYE_STOPPED
+                                                      : MSG_BYE_FAILED,
+                    reason_text(&c->ending_why, c->ending_status));
     if (c->ending_status == 0) {
         n.kind = NOTE_DONE;
         n.loss = c->loss;
@@ -134,17 +141,15 @@ void coord_over(struct coord *c)
 
 void coord_finish(struct coord *c)
 {
-    uint32_t unit = 0;
-
     if (c->saving.phase == SAVING_WRITE)
         return; /* the shell is at it and reads what another would overwrite; coord_on_saved goes on from here */
     if (!c->group || (c->has_saved && c->saved_version == c->version)) {
         coord_over(c);
-    } else if (!coord_covered(c, &unit)) {
-        if (c->ending_status == 0)
-            c->ending_status =
-                reason_set(&c->ending_why, -E_PEER,
-                           "nobody is left who holds unit %u, and the last checkpoint was not written", unit);
+    } else if (!coord_covered(c, NULL)) {
+        if (c->ending_status == 0) { /* all steps done, and lost before the last checkpoint: they are done again */
+            coord_rollback(c);
+            return;
+        }
         coord_abort_saving(c);
         coord_over(c);
     } else {
@@ -209,10 +214,10 @@ static void say_waiting(struct coord *c)
         profiled += c->peers[i]->admitted && c->peers[i]->profiled;
         measuring += c->peers[i]->admitted && !c->peers[i]->profiled;
     }
-    if (profiled + measuring >= c->config.job->peers)
+    if (profiled + measuring >= coord_wanted(c))
         snprintf(text, sizeof text, "waiting for %u peers to finish measuring their devices", measuring);
     else
-        snprintf(text, sizeof text, "waiting for %u more peers (%u here)", c->config.job->peers - profiled - measuring,
+        snprintf(text, sizeof text, "waiting for %u more peers (%u here)", coord_wanted(c) - profiled - measuring,
                  profiled + measuring);
     coord_note(c, &(struct note){.kind = NOTE_WAITING, .text = text});
 }
@@ -249,6 +254,8 @@ static void tick(struct coord *c)
         coord_saving_tick(c);
         coord_check_parted(c);
         break;
+    case COORD_STALLED:
+        break;
     case COORD_ENDING:
         coord_resend_commit(c); /* or its snapshot never comes */
         coord_saving_tick(c);
@@ -264,7 +271,7 @@ static void on_leave(struct coord *c, struct coord_peer *p, const struct msg_lea
     if (p->leaving)
         return;
     p->leaving = true;
-    if (c->phase >= COORD_RUN && p->plan_peer != UINT32_MAX) {
+    if (c->phase >= COORD_RUN && p->plan_peer != UINT32_MAX && !coord_can_spare(c, p)) {
         char id[KEY_SHORT_LEN + 1];
         struct reason why = {0};
 
@@ -277,6 +284,7 @@ static void on_leave(struct coord *c, struct coord_peer *p, const struct msg_lea
         coord_end(c, reason_set(&why, -E_PEER, "peer %s (%s) left: %s", id, p->join.name, l->text), &why);
         return;
     }
+    say_bye(c, p, MSG_BYE_STOPPED, "left the job");
     coord_lost(c, p, NOTE_PEER_LEFT, l->text);
 }
 
@@ -374,11 +382,11 @@ void coord_step(struct coord *c, const struct coord_event *e, struct coord_updat
 
         if (p && p->admitted)
             coord_lost(c, p, NOTE_PEER_DEAD, e->text);
-        if (c->phase < COORD_RUN) { /* whoever starts local peers starts no others: waiting would be for ever */
+        /* Whoever starts local peers starts no others: waiting for them would be for ever. */
+        if (c->phase < COORD_RUN && (c->regather_until == 0 || coord_admitted(c) == 0)) {
             struct reason why = {0};
 
-            reason_set(&why, -E_PEER, "a local peer ended before the first step: %s", e->text);
-            coord_end(c, -E_PEER, &why);
+            coord_end(c, reason_set(&why, -E_PEER, "a local peer ended: %s", e->text), &why);
         }
         break;
     }

@@ -72,6 +72,8 @@ struct coord_update {
     bool view_changed; /* admit coord_view_keys from now on */
     bool save;         /* write what was stored: answer with COORD_SAVED */
     struct coord_save save_what;
+    bool rollback; /* SNAPSHOT_READs are from the saved checkpoint of rollback_version from now on */
+    uint64_t rollback_version;
     bool over; /* the run has ended with this status */
     int status;
     struct reason why;

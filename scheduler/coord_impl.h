@@ -15,7 +15,8 @@ enum coord_phase {
     COORD_CONNECT, /* plan made; views acknowledged and links up come next */
     COORD_SETUP,   /* plan sent; holders get their state ready */
     COORD_RUN,
-    COORD_ENDING, /* last commit done or run given up: a last checkpoint, then over */
+    COORD_STALLED, /* a unit has no holder; a checkpoint is being written that the run will go back to */
+    COORD_ENDING,  /* last commit done or run given up: a last checkpoint, then over */
     COORD_OVER,
 };
 
@@ -94,13 +95,16 @@ struct coord {
 
     struct coord_saving saving;
     bool save_due;
-    uint64_t saved_version;
+    uint64_t saved_version, saved_updates;
+    double saved_loss;
     bool has_saved;
     uint8_t saved_hash[HASH_BYTES];
     char saved_path[1024];
 
     int ending_status;
     struct reason ending_why;
+    int64_t too_few_said_at;
+    int64_t regather_until; /* after a rollback; 0 = there was none */
     int64_t ending_since, waiting_said_at, heartbeat_at, ticked_at;
 
     int64_t now_ns;
@@ -137,6 +141,7 @@ void coord_check_parted(struct coord *c);
 void coord_on_ready(struct coord *c, struct coord_peer *p, const struct msg_ready *r);
 void coord_send_plan(struct coord *c, struct coord_peer *p);
 void coord_forget_plan(struct coord *c);
+bool coord_can_spare(struct coord *c, struct coord_peer *p);   /* the others cover the model without it */
 bool coord_covered(const struct coord *c, uint32_t *ret_unit); /* the admitted holders together have every unit */
 
 /* coord_step.c */
@@ -159,6 +164,10 @@ uint32_t coord_release(struct coord *c, uint32_t gone); /* of plan peer gone; ho
 void coord_start_reduces(struct coord *c); /* of groups that became ready */
 void coord_resend_reduces(struct coord *c);
 void coord_on_reduced(struct coord *c, struct coord_peer *p, const struct msg_reduced *r);
+
+/* coord_rollback.c */
+void coord_rollback(struct coord *c);
+uint32_t coord_wanted(const struct coord *c); /* peers that a plan is waited for */
 
 /* coord_save.c */
 void coord_start_saving(struct coord *c); /* of the present version; the snapshot is asked for by message */

@@ -256,7 +256,6 @@ void coord_on_profile(struct coord *c, struct coord_peer *p, struct msg *m)
 void coord_lost(struct coord *c, struct coord_peer *p, enum note_peer_state state, const char *text)
 {
     char id[KEY_SHORT_LEN + 1];
-    struct reason why = {0};
     uint32_t unit = 0;
     bool planned = p->plan_peer != UINT32_MAX, said = p->leaving && c->phase >= COORD_ENDING;
 
@@ -285,11 +284,8 @@ void coord_lost(struct coord *c, struct coord_peer *p, enum note_peer_state stat
 
             coord_warn(c, "%u leases of step %" PRIu64 " went to the others", n, c->version);
         } else {
-            reason_set(&why, -E_PEER,
-                       "peer %s (%s) %s: %s; nobody else holds unit %u of the model, so the steps since the last "
-                       "checkpoint are lost",
-                       id, p->join.name, state == NOTE_PEER_DEAD ? "died" : "left", text, unit);
-            coord_end(c, -E_PEER, &why);
+            coord_warn(c, "nobody else holds unit %u of the model", unit);
+            coord_rollback(c);
         }
     } else if (c->phase == COORD_ENDING) {
         coord_finish(c); /* it may have been the one who was to hand over */

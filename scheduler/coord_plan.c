@@ -11,6 +11,7 @@
 
 #define PARTED_LIMIT_NS  (30 * NS_PER_S)
 #define CONNECT_LIMIT_NS (30 * NS_PER_S) /* the same before the first step */
+#define TOO_FEW_SAID_NS  (10 * NS_PER_S)
 
 void coord_forget_plan(struct coord *c)
 {
@@ -48,6 +49,16 @@ bool coord_covered(const struct coord *c, uint32_t *ret_unit)
     return c->plan.n_stages > 0;
 }
 
+bool coord_can_spare(struct coord *c, struct coord_peer *p)
+{
+    bool admitted = p->admitted, can;
+
+    p->admitted = false;
+    can = c->phase == COORD_RUN && coord_covered(c, NULL);
+    p->admitted = admitted;
+    return can;
+}
+
 /* The scheduler's plan over the measured peers, or the forced one over the first to join. fleet[i] is who planner peer
  * i is; kept[i] its plan peer. */
 static int make_plan(struct coord *c, struct coord_peer **fleet, uint32_t n, uint32_t *kept, struct plan *ret,
@@ -65,6 +76,10 @@ static int make_plan(struct coord *c, struct coord_peer **fleet, uint32_t n, uin
     status = plan_parse(c->config.plan_text, c->config.model->n_units, ret, why);
     if (status < 0)
         return status;
+    if (ret->n_peers > n && c->regather_until > 0) { /* the forced plan's fleet is no more */
+        plan_done(ret);
+        return planner_make(&in, ret, kept, why);
+    }
     if (ret->n_peers > n) {
         status = reason_set(why, -E_CONFIG, "the plan file speaks of %u peers, there are %u", ret->n_peers, n);
         plan_done(ret);
@@ -148,6 +163,18 @@ static void sort_fleet(const struct coord *c, struct coord_peer **fleet, uint32_
     }
 }
 
+/* After a rollback a fleet that is too small waits for more peers. */
+static void say_too_few(struct coord *c, const struct reason *why)
+{
+    char text[REASON_TEXT_MAX + 64];
+
+    if (c->now_ns - c->too_few_said_at < TOO_FEW_SAID_NS)
+        return;
+    c->too_few_said_at = c->now_ns;
+    snprintf(text, sizeof text, "waiting for more peers: %s", why->text);
+    coord_note(c, &(struct note){.kind = NOTE_WAITING, .text = text});
+}
+
 void coord_try_plan(struct coord *c)
 {
     struct coord_peer *fleet[PEERS_MAX];
@@ -160,7 +187,7 @@ void coord_try_plan(struct coord *c)
     for (uint32_t i = 0; i < c->n_peers && n < PEERS_MAX; i++)
         if (c->peers[i]->admitted && c->peers[i]->profiled && c->peers[i]->linked)
             fleet[n++] = c->peers[i];
-    if (n == 0 || n < c->config.job->peers)
+    if (n == 0 || n < coord_wanted(c))
         return;
     sort_fleet(c, fleet, n);
 
@@ -169,6 +196,10 @@ void coord_try_plan(struct coord *c)
     if (status == 0)
         status = adopt_plan(c, fleet, n, kept, &plan, &why);
     plan_done(&plan);
+    if (status < 0 && c->regather_until > 0 && status != -E_NOMEM) {
+        say_too_few(c, &why);
+        return;
+    }
     if (status < 0) {
         coord_end(c, status, &why);
         return;

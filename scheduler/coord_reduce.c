@@ -29,6 +29,23 @@ static bool contributes(const struct coord *c, const struct plan_group *g, uint3
     return false;
 }
 
+/* Who contributes reduces a range; who only receives the sums, a shadow, has an empty one. */
+static void share_ranges(uint64_t n_elems, struct msg_reduce *r)
+{
+    struct msg_reduce_member workers[PEERS_MAX];
+    uint32_t n = 0, at = 0;
+    uint64_t lo = 0;
+
+    for (uint32_t i = 0; i < r->n_members; i++)
+        n += r->members[i].contributes;
+    reduce_ranges(n_elems, NULL, n, workers);
+    for (uint32_t i = 0; i < r->n_members; i++) {
+        r->members[i].lo = r->members[i].hi = lo;
+        if (r->members[i].contributes)
+            r->members[i].hi = lo = workers[at++].hi;
+    }
+}
+
 static void send_reduce(struct coord *c, uint32_t group, uint32_t member)
 {
     const struct plan_group *g = &c->groups.groups[group];
@@ -52,7 +69,7 @@ static void send_reduce(struct coord *c, uint32_t group, uint32_t member)
         m->reduce.members[m->reduce.n_members++] =
             (struct msg_reduce_member){.peer = g->members[i], .contributes = contributes(c, g, g->members[i])};
     }
-    reduce_ranges((uint64_t)g->n_elems, NULL, m->reduce.n_members, m->reduce.members);
+    share_ranges((uint64_t)g->n_elems, &m->reduce);
     coord_send(c, c->plan_peers[g->members[member]], m);
 }
 

@@ -183,6 +183,8 @@ void coord_on_saved(struct coord *c, const struct coord_event *e)
     if (e->status == 0) {
         c->has_saved = true;
         c->saved_version = s->what.version;
+        c->saved_updates = s->what.updates;
+        c->saved_loss = s->what.loss;
         memcpy(c->saved_hash, s->what.hash, HASH_BYTES);
         snprintf(c->saved_path, sizeof c->saved_path, "%s", e->text ? e->text : "");
         coord_note(c, &(struct note){.kind = NOTE_CHECKPOINT, .step = s->what.version, .text = c->saved_path});
@@ -193,6 +195,8 @@ void coord_on_saved(struct coord *c, const struct coord_event *e)
     uint64_t version = s->what.version;
 
     coord_abort_saving(c);
+    if (c->phase == COORD_STALLED)
+        coord_rollback(c);
     if (c->phase != COORD_ENDING)
         return;
     c->ending_since = c->now_ns;

@@ -14,6 +14,8 @@ static const char *phase_text(const struct coord *c)
         return "setting up the peers' state";
     case COORD_RUN:
         return "training";
+    case COORD_STALLED:
+        return "going back to the last checkpoint";
     case COORD_ENDING:
         return "writing the last checkpoint";
     case COORD_OVER:

@@ -112,6 +112,20 @@ static void step(struct coordinator *c, struct coord_event *e)
         step(c, &(struct coord_event){.kind = COORD_TASK_DONE, .task = t});
     }
     mem_free(tasks);
+    if (c->update.rollback) {
+        struct reason why = {0};
+        int status = coordinator_open_checkpoint(c, &why);
+
+        c->update.rollback = false;
+        if (status == 0 && (!c->checkpoint || checkpoint_state(c->checkpoint)->version != c->update.rollback_version))
+            status = reason_set(&why, -E_NOENT, "it is not there");
+        if (status < 0) {
+            c->update.over = true;
+            c->update.status = reason_wrap(&why, status, "the checkpoint of step %llu cannot be gone back to",
+                                           (unsigned long long)c->update.rollback_version);
+            c->update.why = why;
+        }
+    }
     if (c->update.save) {
         c->update.save = false;
         int status = saver_start(c->saver, &c->update.save_what);

@@ -15,7 +15,8 @@
 #include "scheduler/runfile.h"
 #include "scheduler/saver.h"
 
-#define COORDINATOR_EXITED_MAX 64
+#define COORDINATOR_EXITED_MAX    64
+#define COORDINATOR_ROLLBACKS_MAX 1024
 
 struct exited {
     struct key key;
@@ -28,7 +29,10 @@ struct coordinator {
     struct file_lock *lock;
     struct model *model;
     struct data *data;
-    struct checkpoint *checkpoint; /* resumed from, NULL for a fresh run */
+    struct checkpoint *checkpoint; /* resumed from or gone back to, NULL for a fresh run */
+    struct checkpoint
+        *checkpoints[COORDINATOR_ROLLBACKS_MAX]; /* all that were opened: links may still be sending from them */
+    uint32_t n_checkpoints;
     struct blob *job_text;
     char *checkpoints_dir;
     struct wire wire;
@@ -43,5 +47,8 @@ struct coordinator {
     struct exited exited[COORDINATOR_EXITED_MAX];
     uint32_t n_exited;
 };
+
+/* Opens the newest checkpoint of the run; none is fine. */
+int coordinator_open_checkpoint(struct coordinator *c, struct reason *why);
 
 #endif

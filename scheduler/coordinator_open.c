@@ -32,7 +32,7 @@ static int open_run(struct coordinator *c, struct reason *why)
     return status;
 }
 
-static int open_checkpoint(struct coordinator *c, struct reason *why)
+int coordinator_open_checkpoint(struct coordinator *c, struct reason *why)
 {
     cleanup_mem_ char *path = NULL;
     int status = checkpoint_latest(c->checkpoints_dir, &path, why);
@@ -41,10 +41,13 @@ static int open_checkpoint(struct coordinator *c, struct reason *why)
         *why = (struct reason){0};
         return 0;
     }
+    if (status == 0 && c->n_checkpoints == COORDINATOR_ROLLBACKS_MAX)
+        status = reason_set(why, -E_TOOBIG, "the run went back to a checkpoint %u times", c->n_checkpoints);
     if (status == 0)
         status = checkpoint_open(path, c->model, &c->checkpoint, why);
     if (status < 0)
         return status;
+    c->checkpoints[c->n_checkpoints++] = c->checkpoint;
     const struct checkpoint_state *s = checkpoint_state(c->checkpoint);
 
     if (s->data_fingerprint != data_fingerprint(c->data) || s->seed != c->config.job->seed) {
@@ -155,7 +158,7 @@ int coordinator_new(const struct coordinator_config *config, struct coordinator 
         status = open_run(c, why);
     }
     if (status == 0 && config->resume)
-        status = open_checkpoint(c, why);
+        status = coordinator_open_checkpoint(c, why);
     if (status == 0)
         status = open_net(c, why);
     if (status == 0)
@@ -181,7 +184,8 @@ struct coordinator *coordinator_free(struct coordinator *c)
     coord_free(c->engine);
     net_free(c->wire.net);
     wire_done(&c->wire);
-    checkpoint_free(c->checkpoint);
+    for (uint32_t i = 0; i < c->n_checkpoints; i++)
+        checkpoint_free(c->checkpoints[i]);
     data_free(c->data);
     model_free(c->model);
     blob_unref(c->job_text);

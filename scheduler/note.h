@@ -18,6 +18,7 @@ enum note_kind {
     NOTE_EVAL,       /* step, loss */
     NOTE_CHECKPOINT, /* step, text: path */
     NOTE_WARNING,    /* text */
+    NOTE_ROLLBACK,   /* the run goes back to step: text */
     NOTE_DONE,       /* step: steps, loss, hash, eval_loss, unigram_loss, text: last checkpoint's path */
     NOTE_STOPPED,    /* the run ended before its last step: step, text: why, and what to type next */
 };

@@ -1,19 +1,13 @@
 /* See planner.h. A chain is a run of the sorted fleet; spans inside a chain come from a dynamic program that minimises
  * the slowest peer's time per microbatch under each peer's memory. */
-#include "scheduler/planner.h"
 
 #include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 
-#include "model/params.h"
-#include "model/unit.h"
 #include "runtime/base/mem.h"
-
-/* Bytes a second that an unmeasured link is taken to carry: a gigabit's worth. Only ranks candidates; printed plans
- * call it assumed. */
-#define ASSUMED_LINK_BYTES_S 100e6
+#include "scheduler/planner_impl.h"
 
 struct chain_span {
     uint32_t peer, u0, u1; /* fleet peer */
@@ -27,88 +21,9 @@ struct candidate {
     uint32_t *share; /* per chain: microbatches of one step */
 };
 
-/* What the search looks up again and again. */
-struct tables {
-    const struct planner_input *in;
-    double *seconds;    /* [peer * (U+1) + u]: of units [0,u) */
-    uint64_t *in_one;   /* [u0 * (U+1) + u1]: planner_bytes without microbatches in flight, 0 = not asked yet */
-    uint64_t *activity; /* [u]: bytes of one microbatch in flight in units [0,u) */
-};
-
-uint64_t planner_bytes(const struct planner_input *in, uint32_t u0, uint32_t u1, uint32_t in_flight)
-{
-    const struct model *m = in->model;
-    uint64_t boundary = (uint64_t)model_boundary_elems(m) * sizeof(float), activations = 0, elems = 0, kept;
-    cleanup_mem_ bool *held = mem_calloc(m->n_units, sizeof *held);
-
-    if (!held)
-        return UINT64_MAX;
-    for (uint32_t u = u0; u < u1; u++) {
-        held[u] = true;
-        activations += unit_saved_bytes(m, u) + boundary;
-    }
-    for (uint32_t t = 0; t < m->n_tensors; t++) {
-        bool any = false;
-
-        for (uint32_t i = 0; i < m->tensors[t].n_uses; i++)
-            any = any || held[m->tensors[t].use_unit[i]];
-        elems += any ? (uint64_t)m->tensors[t].n : 0;
-    }
-    /* What a lease sent is kept until the step commits, and a chain may get every microbatch of the step. */
-    kept = ((u0 > 0) + (u1 < m->n_units)) * boundary * m->M;
-    /* Reduced sums, and a snapshot of values and moments while a checkpoint is fetched. */
-    return params_bytes(m, in->reduction, held) + elems * (1 + PARAMS_PARTS) * sizeof(float) + unit_scratch_bytes(m) +
-           in_flight * activations + kept;
-}
-
-static void tables_done(struct tables *t)
-{
-    mem_free(t->seconds);
-    mem_free(t->in_one);
-    mem_free(t->activity);
-}
-
-static int tables_make(const struct planner_input *in, struct tables *t)
-{
-    uint32_t U = in->model->n_units;
-    uint64_t boundary = (uint64_t)model_boundary_elems(in->model) * sizeof(float);
-
-    *t = (struct tables){.in = in,
-                         .seconds = mem_calloc((size_t)in->n_peers * (U + 1), sizeof(double)),
-                         .in_one = mem_calloc((size_t)(U + 1) * (U + 1), sizeof(uint64_t)),
-                         .activity = mem_calloc(U + 1, sizeof(uint64_t))};
-    if (!t->seconds || !t->in_one || !t->activity) {
-        tables_done(t);
-        return -E_NOMEM;
-    }
-    for (uint32_t u = 0; u < U; u++) {
-        t->activity[u + 1] = t->activity[u] + unit_saved_bytes(in->model, u) + boundary;
-        for (uint32_t p = 0; p < in->n_peers; p++)
-            t->seconds[p * (U + 1) + u + 1] =
-                t->seconds[p * (U + 1) + u] + in->peers[p].forward_s[u] + in->peers[p].backward_s[u];
-    }
-    return 0;
-}
-
-static double span_seconds(const struct tables *t, uint32_t peer, uint32_t u0, uint32_t u1)
-{
-    const double *s = &t->seconds[(size_t)peer * (t->in->model->n_units + 1)];
-
-    return s[u1] - s[u0];
-}
-
-static uint64_t span_bytes(const struct tables *t, uint32_t u0, uint32_t u1, uint32_t in_flight)
-{
-    uint64_t *known = &t->in_one[(size_t)u0 * (t->in->model->n_units + 1) + u1];
-
-    if (*known == 0)
-        *known = planner_bytes(t->in, u0, u1, 0);
-    return *known + in_flight * (t->activity[u1] - t->activity[u0]);
-}
-
 /* Spans of one chain: best[j][u] = the least "slowest peer" time when the first j peers hold units [0,u). Infinity
  * where memory forbids. */
-static double cut_chain(const struct tables *t, const uint32_t *peers, uint32_t n, uint32_t in_flight,
+static double cut_chain(const struct planner_tables *t, const uint32_t *peers, uint32_t n, uint32_t in_flight,
                         struct chain_span *spans)
 {
     uint32_t U = t->in->model->n_units;
@@ -125,11 +40,11 @@ static double cut_chain(const struct tables *t, const uint32_t *peers, uint32_t 
         for (uint32_t u = j; u <= U; u++)
             for (uint32_t v = j - 1; v < u; v++) {
                 double before = best[(j - 1) * (U + 1) + v];
-                double own = span_seconds(t, peers[j - 1], v, u);
+                double own = planner_span_seconds(t, peers[j - 1], v, u);
                 double worst = before > own ? before : own;
 
                 if (worst < best[j * (U + 1) + u] &&
-                    span_bytes(t, v, u, in_flight) <= t->in->peers[peers[j - 1]].memory_bytes) {
+                    planner_span_bytes(t, v, u, in_flight) <= t->in->peers[peers[j - 1]].memory_bytes) {
                     best[j * (U + 1) + u] = worst;
                     from[j * (U + 1) + u] = v;
                 }
@@ -182,7 +97,7 @@ static void divide_step(const struct planner_input *in, struct candidate *c)
 
 /* Cuts the sorted fleet into chains: bit i of cuts set = a new chain begins after the i-th peer. false when some chain
  * cannot hold the model. */
-static bool candidate_build(const struct tables *t, const uint32_t *order, uint32_t n,
+static bool candidate_build(const struct planner_tables *t, const uint32_t *order, uint32_t n,
                             uint32_t (*length)(const void *, uint32_t), const void *arg, struct candidate *c)
 {
     c->chain_first = mem_calloc(n + 1, sizeof *c->chain_first);
@@ -283,67 +198,8 @@ static int candidate_plan(const struct planner_input *in, const struct candidate
     return 0;
 }
 
-/* The most elements that any plan peer reduces with others. */
-static double most_shared(const struct planner_input *in, const struct plan *plan)
-{
-    struct plan_groups g = {0};
-    double shared[PEERS_MAX] = {0}, most = 0;
-
-    if (plan_groups(plan, in->model, &g) < 0)
-        return 0;
-    for (uint32_t i = 0; i < g.n; i++)
-        for (uint32_t k = 0; k < g.groups[i].n_members && g.groups[i].n_members > 1; k++)
-            shared[g.groups[i].members[k]] += (double)g.groups[i].n_elems;
-    plan_groups_done(&g);
-    for (uint32_t p = 0; p < plan->n_peers; p++)
-        most = fmax(most, shared[p]);
-    return most;
-}
-
-/* The busiest peer's compute, the fill of the longest route, and the longest reduce. fleet_of[i]: plan peer i's place
- * in the fleet. */
-static double predict(const struct tables *t, const struct plan *plan, const uint32_t *fleet_of)
-{
-    double busy[PEERS_MAX] = {0}, busiest = 0, fill = 0;
-    double bytes = most_shared(t->in, plan) * (t->in->reduction == JOB_REDUCTION_EXACT ? 12 : 8);
-
-    for (uint32_t s = 0; s < plan->n_stages; s++) {
-        const struct plan_stage *st = &plan->stages[s];
-        double total = 0, slowest = 0;
-
-        for (uint32_t h = 0; h < st->n_holders; h++)
-            total += plan->holders[st->first_holder + h].weight;
-        for (uint32_t h = 0; h < st->n_holders; h++) {
-            const struct plan_holder *holder = &plan->holders[st->first_holder + h];
-            double one = span_seconds(t, fleet_of[holder->peer], st->u0, st->u1);
-
-            busy[holder->peer] += holder->weight / total * t->in->model->M * one;
-            slowest = fmax(slowest, one);
-        }
-        fill += s > 0 ? slowest : 0; /* a microbatch passes the other stages before the last one is busy */
-    }
-    for (uint32_t p = 0; p < plan->n_peers; p++)
-        busiest = fmax(busiest, busy[p]);
-    return busiest + fill + bytes / ASSUMED_LINK_BYTES_S;
-}
-
-double planner_predict(const struct planner_input *in, const struct plan *plan)
-{
-    uint32_t fleet_of[PEERS_MAX];
-    struct tables t;
-    double seconds;
-
-    if (tables_make(in, &t) < 0)
-        return 0;
-    for (uint32_t i = 0; i < plan->n_peers; i++)
-        fleet_of[i] = i;
-    seconds = predict(&t, plan, fleet_of);
-    tables_done(&t);
-    return seconds;
-}
-
 /* Builds and scores one way to cut; keeps it in *best if it is better. */
-static int try_cut(const struct tables *t, const uint32_t *order, uint32_t n,
+static int try_cut(const struct planner_tables *t, const uint32_t *order, uint32_t n,
                    uint32_t (*length)(const void *, uint32_t), const void *arg, struct plan *best, uint32_t *kept)
 {
     struct candidate c = {0};
@@ -357,7 +213,7 @@ static int try_cut(const struct tables *t, const uint32_t *order, uint32_t n,
             for (uint32_t i = 0; i < t->in->n_peers; i++)
                 if (now_kept[i] != UINT32_MAX)
                     fleet_of[now_kept[i]] = i;
-            plan.predicted_seconds = predict(t, &plan, fleet_of);
+            plan.predicted_seconds = planner_seconds(t, &plan, fleet_of);
             if (best->n_stages == 0 || plan.predicted_seconds < best->predicted_seconds * (1 - 1e-9)) {
                 plan_done(best);
                 *best = plan;
@@ -372,13 +228,13 @@ static int try_cut(const struct tables *t, const uint32_t *order, uint32_t n,
     return status;
 }
 
-static void sort_by_speed(const struct tables *t, uint32_t *order)
+static void sort_by_speed(const struct planner_tables *t, uint32_t *order)
 {
     for (uint32_t i = 0; i < t->in->n_peers; i++) {
         uint32_t at = i;
-        double s = span_seconds(t, i, 0, t->in->model->n_units);
+        double s = planner_span_seconds(t, i, 0, t->in->model->n_units);
 
-        for (; at > 0 && span_seconds(t, order[at - 1], 0, t->in->model->n_units) > s; at--)
+        for (; at > 0 && planner_span_seconds(t, order[at - 1], 0, t->in->model->n_units) > s; at--)
             order[at] = order[at - 1];
         order[at] = i;
     }
@@ -403,8 +259,8 @@ int planner_make(const struct planner_input *in, struct plan *ret, uint32_t *kep
 {
     uint32_t order[PEERS_MAX];
     struct plan best = {0};
-    struct tables t;
-    int status = tables_make(in, &t);
+    struct planner_tables t;
+    int status = planner_tables_make(in, &t);
 
     assert(in->n_peers >= 1 && in->n_peers <= PEERS_MAX);
     if (status < 0)
@@ -423,7 +279,15 @@ int planner_make(const struct planner_input *in, struct plan *ret, uint32_t *kep
                 status = try_cut(&t, order, n, length_equal, &(struct equal_chains){n, length}, &best, kept);
         }
     }
-    tables_done(&t);
+    if (status == 0 && best.n_stages > 0) {
+        uint32_t fleet_of[PEERS_MAX];
+
+        for (uint32_t i = 0; i < in->n_peers; i++)
+            if (kept[i] != UINT32_MAX)
+                fleet_of[kept[i]] = i;
+        status = planner_add_shadows(&t, fleet_of, &best);
+    }
+    planner_tables_done(&t);
     if (status < 0) {
         plan_done(&best);
         return status;

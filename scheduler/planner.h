@@ -4,14 +4,16 @@
  * The fleet is sorted by speed and cut into chains, each a pipeline over the whole model with spans in proportion to
  * its peers' speeds, as far as their memory goes; the chains run side by side and share the microbatches so that
  * the last one finishes soonest. Every way to cut the sorted fleet is tried (up to PLANNER_EXHAUSTIVE peers; beyond,
- * chains of equal length) and the one with the shortest predicted step wins. */
+ * chains of equal length) and the one with the shortest predicted step wins. Then units that one peer holds alone
+ * get a shadow where that costs little. */
 #ifndef SHOAL_SCHEDULER_PLANNER_H
 #define SHOAL_SCHEDULER_PLANNER_H
 
 #include "model/model.h"
 #include "parallel/plan.h"
 
-#define PLANNER_EXHAUSTIVE 12
+#define PLANNER_EXHAUSTIVE     12
+#define PLANNER_SHADOW_STRETCH 0.05 /* a shadow may stretch the predicted step by this much */
 
 struct planner_peer {
     const double *forward_s, *backward_s; /* [n_units] seconds of one microbatch */
@@ -35,6 +37,7 @@ double planner_predict(const struct planner_input *in, const struct plan *plan);
 
 /* Bytes that a holder of units [u0,u1) needs: state, sums, one unit's gradients, a snapshot, in_flight microbatches'
  * activations, and the boundary tensors kept until the step commits. */
+uint64_t planner_held_bytes(const struct planner_input *in, const bool *held, uint32_t in_flight); /* held[n_units] */
 uint64_t planner_bytes(const struct planner_input *in, uint32_t u0, uint32_t u1, uint32_t in_flight);
 
 #endif

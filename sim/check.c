@@ -49,7 +49,7 @@ void check_fail(struct cluster *c, const char *fmt, ...)
 
 void check_backward(struct cluster *c, uint32_t i, const struct task *t)
 {
-    if (c->config.lenient)
+    if (c->config.lenient || t->epoch < c->epoch)
         return;
     if (t->step != c->committed) {
         check_fail(c, "node %u computed step %" PRIu64 ", %" PRIu64 " is being trained", i, t->step, c->committed);
@@ -94,12 +94,15 @@ void check_commit(struct cluster *c, const struct msg_commit *k)
     memset(c->computed, 0, (size_t)c->model->M * c->model->n_units);
     c->result.n_skipped += k->skipped;
     c->committed++;
-    plan_deeds(c);
+    if (c->committed > c->most_committed) {
+        c->most_committed = c->committed;
+        plan_deeds(c);
+    }
 }
 
 void check_apply(struct cluster *c, uint32_t i, const struct task *t)
 {
-    if (t->step >= c->committed)
+    if (t->step >= c->committed && t->epoch >= c->epoch)
         check_fail(c, "node %u applies step %" PRIu64 ", which is not committed", i, t->step);
 }
 
@@ -111,13 +114,16 @@ void check_worker(struct cluster *c, uint32_t i)
     if (!n->worker || n->over)
         return;
     worker_stats(n->worker, &s);
-    if (s.version < n->version)
+    if (s.ready && s.version < n->version && s.epoch == n->epoch)
         check_fail(c, "node %u went from version %" PRIu64 " back to %" PRIu64, i, n->version, s.version);
-    if (s.version > c->committed)
+    if (s.ready && s.version > c->committed && s.epoch >= c->epoch)
         check_fail(c, "node %u has version %" PRIu64 ", %" PRIu64 " are committed", i, s.version, c->committed);
     if (s.leases_open > STEPS_OPEN * c->model->n_units * (c->model->M + c->config.job->eval.microbatches))
         check_fail(c, "node %u has %u leases open", i, s.leases_open);
-    n->version = s.version;
+    if (s.ready) {
+        n->version = s.version;
+        n->epoch = s.epoch;
+    }
 }
 
 /* A key that joins is its newest process; one that is lost is all of its processes so far. */
@@ -141,6 +147,7 @@ void check_note(void *cluster, const struct note *n)
     switch (n->kind) {
     case NOTE_PLAN:
         c->result.n_plans++;
+        c->epoch = n->epoch;
         break;
     case NOTE_STEP:
         if (n->step != c->committed + 1)
@@ -150,6 +157,12 @@ void check_note(void *cluster, const struct note *n)
     case NOTE_EVAL:
         c->result.n_evals++;
         c->result.eval_loss = n->loss;
+        break;
+    case NOTE_ROLLBACK:
+        c->result.n_rollbacks++;
+        c->committed = n->step;
+        c->epoch++; /* the next plan's */
+        memset(c->computed, 0, (size_t)c->model->M * c->model->n_units);
         break;
     case NOTE_PEER:
         mark_removed(c, n);

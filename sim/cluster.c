@@ -111,7 +111,7 @@ int cluster_new(const struct cluster_config *config, struct cluster **ret)
     c->n_nodes = config->n_workers + 1;
     c->term = config->resume ? 2 : 1;
     c->joiner = NODES_MAX;
-    c->committed = config->resume ? config->resume->version : 0;
+    c->committed = c->most_committed = config->resume ? config->resume->version : 0;
     c->computed = mem_calloc((size_t)c->model->M * c->model->n_units, 1);
     status = c->computed ? make_nodes(c) : -E_NOMEM;
     if (status == 0)

@@ -4,8 +4,8 @@
  *
  * The shells around the engines are played here: joining through the lobby, links, profiles, checkpoints in memory.
  * After every event, outside the engines, this is checked: steps are committed in order and once; a (step, microbatch,
- * unit) is computed backward before its step counts, and once by who is not lost; nobody applies what was not committed; versions never
- * go back; what an engine says can be encoded; devices are asked for nothing absurd. */
+ * unit) is computed backward before its step counts, and once by who is not lost; nobody applies what was not
+ * committed; versions never go back; what an engine says can be encoded; devices are asked for nothing absurd. */
 #ifndef SHOAL_SIM_CLUSTER_H
 #define SHOAL_SIM_CLUSTER_H
 
@@ -85,7 +85,7 @@ struct cluster_result {
     struct reason why;
     uint64_t version; /* of the last commit */
     double loss, eval_loss;
-    uint32_t n_evals, n_skipped, n_saved, n_plans, n_warnings;
+    uint32_t n_evals, n_skipped, n_saved, n_plans, n_warnings, n_rollbacks;
     uint64_t n_messages, dropped; /* by workers, as contradicting */
     int64_t ended_at;
     const struct cluster_checkpoint *saved; /* the newest one; the cluster's */

@@ -51,7 +51,7 @@ struct node {
     struct worker_update update;
     struct task **tasks; /* at the device, in order */
     uint32_t n_tasks, cap_tasks;
-    uint64_t term, version, n_forwards;
+    uint64_t term, version, epoch, n_forwards;
     bool welcomed, leaving;
     int64_t asked_at;    /* JOIN or LEAVE was last sent */
     int64_t orphaned_at; /* the coordinator was lost, 0 = it is there */
@@ -90,7 +90,10 @@ struct cluster {
     struct coord_save saving;
 
     /* check.c */
-    uint8_t *computed; /* [M * n_units] of the step being trained: the node whose backward counts, 0 = none yet */
+    uint64_t most_committed; /* before any rollback */
+    uint64_t epoch;          /* of the newest plan; work for older ones counts no more */
+    bool rolled_back;        /* the checkpoint to read from is the saved one */
+    uint8_t *computed;       /* [M * n_units] of the step being trained: the node whose backward counts, 0 = none yet */
     uint64_t committed;
     struct cluster_result result;
     struct reason broken; /* the first check that failed */

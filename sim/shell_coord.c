@@ -100,7 +100,9 @@ static void serve(struct cluster *c, struct task *t)
 {
     t->status = blob_new(t->n * sizeof(float), &t->out);
     if (t->status == 0) {
-        memcpy(t->out->data, c->config.resume->parts[t->tensor * PARAMS_PARTS + t->part] + t->offset, t->out->size);
+        memcpy(t->out->data,
+               (c->rolled_back ? c->saved : c->config.resume)->parts[t->tensor * PARAMS_PARTS + t->part] + t->offset,
+               t->out->size);
         hash_of(t->out->data, t->out->size, t->hash);
     }
     shell_coord_event(c, &(struct coord_event){.kind = COORD_TASK_DONE, .task = t});
@@ -152,7 +154,8 @@ void shell_coord_event(struct cluster *c, struct coord_event *e)
         c->saving = u->save_what;
         cluster_plan_event(c, c->now + SAVE_NS, EVENT_SAVED, 0, 0);
     }
-    u->view_changed = u->save = false;
+    c->rolled_back = c->rolled_back || u->rollback;
+    u->view_changed = u->save = u->rollback = false;
     for (uint32_t i = 0; i < fx.n_sends; i++)
         send_one(c, &fx.sends[i]);
     for (uint32_t i = 0; i < fx.n_tasks; i++) {

@@ -140,17 +140,10 @@ static void no_peer_gets_more_than_fits_it(void **state)
         if (planner_make(&r.in, &plan, kept, NULL) == 0) {
             planned++;
             for (uint32_t i = 0; i < n; i++) {
-                uint32_t u0 = UINT32_MAX, u1 = 0;
-
                 if (kept[i] == UINT32_MAX)
                     continue;
                 plan_held(&plan, kept[i], held);
-                for (uint32_t u = 0; u < r.model->n_units; u++)
-                    if (held[u]) {
-                        u0 = u < u0 ? u : u0;
-                        u1 = u + 1;
-                    }
-                assert_true(planner_bytes(&r.in, u0, u1, 1) <= r.peers[i].memory_bytes);
+                assert_true(planner_held_bytes(&r.in, held, 1) <= r.peers[i].memory_bytes);
             }
         }
         plan_done(&plan);
