@@ -96,6 +96,7 @@ struct coord {
     uint8_t saved_hash[HASH_BYTES];
     char saved_path[1024];
 
+    bool stop_asked;
     int ending_status;
     struct reason ending_why;
     int64_t ending_since, waiting_said_at, heartbeat_at, ticked_at;
