@@ -3,13 +3,11 @@
 #include "tests/unit/net/fixture.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 #include <zmq.h>
 
@@ -402,30 +400,6 @@ static void floods_do_not_shut_out_the_lobby(void **state)
     }
 }
 
-/* A frozen process acknowledges nothing more once its buffers are full: the link ends, keepalive or not. */
-static void a_frozen_reader_loses_its_link(void **state)
-{
-    (void)state;
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        struct party c = guest;
-        party_open(&c, (struct party_options){0});
-        dial_port(&c, &b.key, 1, net_port(b.net, NET_CONTROL), 1u << NET_CONTROL);
-        for (;;)
-            pump((struct party *[]){&c}, 1);
-    }
-    expect((struct party *[]){&b}, 1, NET_EVENT_UP);
-    assert_int_equal(kill(child, SIGSTOP), 0);
-    for (int i = 0; i < 32; i++)
-        assert_int_equal(say(&b, &guest, NET_CONTROL, "x", pattern_blob(1u << 20, 1)), 0);
-    int64_t began_ns = clock_now_ns();
-    expect((struct party *[]){&b}, 1, NET_EVENT_DOWN);
-    assert_in_range(clock_now_ns() - began_ns, 2 * NS_PER_S, 16 * NS_PER_S);
-    assert_int_equal(kill(child, SIGKILL), 0);
-    assert_int_equal(waitpid(child, NULL, 0), child);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -440,7 +414,6 @@ int main(void)
                                         teardown_few_descriptors),
         cmocka_unit_test_setup_teardown(idle_guests_are_cut, setup, teardown),
         cmocka_unit_test_setup_teardown(floods_do_not_shut_out_the_lobby, setup, teardown),
-        cmocka_unit_test_setup_teardown(a_frozen_reader_loses_its_link, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
