@@ -167,6 +167,35 @@ static void a_second_stop_ends_at_once(void **state)
     cluster_free(c);
 }
 
+/* All steps are done and the last checkpoint is on its way. */
+static void stop_at(struct cluster *c, void *arg)
+{
+    cluster_at(c, *(int64_t *)arg, CLUSTER_STOP, 0, 0);
+}
+
+static void a_stop_does_not_cut_short_the_last_checkpoint(void **state)
+{
+    (void)state;
+    struct job job = rig_job();
+    struct cluster_config config = rig_config(&job, 2, NULL);
+    struct cluster_result quiet, r;
+    uint8_t hash[HASH_BYTES];
+
+    rig_expected(&job, hash);
+    job.peers = 2;
+    cluster_free(rig_run(&config, NULL, NULL, &quiet));
+    for (int64_t ms = 1; ms < 60; ms++) {
+        int64_t at = quiet.ended_at - ms * NS_PER_MS;
+        struct cluster *c = rig_run(&config, stop_at, &at, &r);
+
+        if (r.status == 0)
+            rig_assert_hash(c, &r, hash);
+        else if (r.status != -E_CANCELED || !r.saved || r.saved->version != r.version)
+            rig_fail(c, "ended at step %llu with %s", (unsigned long long)r.version, r.why.text);
+        cluster_free(c);
+    }
+}
+
 static void exit_at(struct cluster *c, void *arg)
 {
     cluster_at(c, *(int64_t *)arg, CLUSTER_EXIT, 1, 0);
@@ -343,6 +372,7 @@ int main(void)
         cmocka_unit_test(a_death_before_the_first_step_makes_another_plan),
         cmocka_unit_test(a_stopped_run_is_saved_and_resumes_to_the_same_model),
         cmocka_unit_test(a_second_stop_ends_at_once),
+        cmocka_unit_test(a_stop_does_not_cut_short_the_last_checkpoint),
         cmocka_unit_test(a_death_during_the_last_write_does_no_harm),
         cmocka_unit_test(a_polite_leave_loses_no_step),
         cmocka_unit_test(holders_that_cannot_reach_each_other_end_the_run),
