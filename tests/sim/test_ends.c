@@ -365,6 +365,60 @@ static void a_loss_that_is_no_number_skips_the_step(void **state)
     check_skipped(&(struct device_fault){.nan = true, .step = 2, .microbatch = 7});
 }
 
+static void part_from_shadow(struct cluster *c, void *arg)
+{
+    (void)arg;
+    cluster_when(c, 1, 0, CLUSTER_CUT, 0, 2);
+    cluster_when(c, 1, 300 * NS_PER_MS, CLUSTER_HEAL, 0, 2);
+}
+
+/* Skipped steps have no reduce that a shadow would have to answer; still none of them may pass it by. */
+static void a_shadow_misses_no_skipped_step(void **state)
+{
+    (void)state;
+    struct job job = long_job();
+
+    job.peers = 2;
+    struct cluster_config config = rig_config(&job, 2, "units 0-3: 0 1*0\n");
+    struct cluster_result r;
+
+    config.fault = (struct device_fault){.flag = true, .step = 1, .more_steps = 2, .microbatch = 3, .unit = 2};
+    struct cluster *c = rig_run(&config, part_from_shadow, NULL, &r);
+
+    if (r.status != 0 || r.n_skipped != 3 || r.ended_at > 30 * NS_PER_S)
+        rig_fail(c, "ended with %s: %s", status_name(r.status), r.why.text);
+    cluster_free(c);
+}
+
+static int64_t leave_after;
+
+static void leave_at_the_end(struct cluster *c, void *arg)
+{
+    (void)arg;
+    cluster_when(c, 4, leave_after, CLUSTER_LEAVE, 1, 0);
+}
+
+static void who_leaves_at_the_end_still_hands_over(void **state)
+{
+    (void)state;
+    struct job job = rig_job();
+    uint8_t hash[HASH_BYTES];
+
+    rig_expected(&job, hash);
+    job.peers = 2;
+    for (int64_t after = 0; after < 30; after++) {
+        struct cluster_config config = rig_config(&job, 2, "units 0-1: 0\nunits 2-3: 1\nin-flight 2\n");
+        struct cluster_result r;
+
+        leave_after = after * NS_PER_MS;
+        struct cluster *c = rig_run(&config, leave_at_the_end, NULL, &r);
+
+        if (!r.saved || r.saved->version != 4 || memcmp(r.saved->hash, hash, sizeof hash) != 0 || r.n_rollbacks > 0)
+            rig_fail(c, "the last step was not handed over: %s", r.why.text);
+        cluster_free(c);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -380,6 +434,8 @@ int main(void)
         cmocka_unit_test(a_run_may_stop_after_some_steps),
         cmocka_unit_test(a_flagged_step_is_skipped),
         cmocka_unit_test(a_loss_that_is_no_number_skips_the_step),
+        cmocka_unit_test(a_shadow_misses_no_skipped_step),
+        cmocka_unit_test(who_leaves_at_the_end_still_hands_over),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
