@@ -145,6 +145,15 @@ static void show_peer(struct events *e, const struct note *n)
             verb, told ? ": " : "", told ? n->text : "");
 }
 
+static void show_released(struct events *e, const struct note *n)
+{
+    char id[KEY_SHORT_LEN + 1], since[32];
+    key_short(&n->key, id);
+    events_duration(n->seconds, since);
+    fprintf(e->config.out, "step %llu: %u leases of peer %s went to the others, %s after it was last heard\n",
+            (unsigned long long)n->step, n->n_leases, id, since);
+}
+
 /* A text of several lines that may lack its last newline. */
 static void show_lines(struct events *e, const char *text)
 {
@@ -198,6 +207,9 @@ static void show(struct events *e, const struct note *n)
         break;
     case NOTE_WARNING:
         fprintf(out, "warning: %s\n", text);
+        break;
+    case NOTE_RELEASED:
+        show_released(e, n);
         break;
     case NOTE_ROLLBACK:
         fprintf(out, "%s\n", text);

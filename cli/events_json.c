@@ -29,6 +29,17 @@ static void json_step(struct jsonw *w, const struct note *n)
     jsonw_bool(w, "skipped", n->skipped);
 }
 
+static void json_released(struct jsonw *w, const struct note *n)
+{
+    char hex[KEY_HEX_LEN + 1];
+    key_hex(&n->key, hex);
+    jsonw_str(w, "id", hex);
+    jsonw_str(w, "name", n->name == NULL ? "" : n->name);
+    jsonw_int(w, "step", (int64_t)n->step);
+    jsonw_int(w, "leases", n->n_leases);
+    jsonw_num(w, "seconds", n->seconds);
+}
+
 static void json_done(struct jsonw *w, const struct note *n)
 {
     char hex[HASH_HEX_LEN + 1];
@@ -52,6 +63,7 @@ void events_json(struct jsonw *w, const struct note *n)
         [NOTE_EVAL] = "eval",
         [NOTE_CHECKPOINT] = "checkpoint",
         [NOTE_WARNING] = "warning",
+        [NOTE_RELEASED] = "released",
         [NOTE_ROLLBACK] = "rollback",
         [NOTE_DONE] = "done",
         [NOTE_STOPPED] = "stopped",
@@ -87,6 +99,9 @@ void events_json(struct jsonw *w, const struct note *n)
     case NOTE_CHECKPOINT:
         jsonw_int(w, "step", (int64_t)n->step);
         jsonw_str(w, "path", text);
+        break;
+    case NOTE_RELEASED:
+        json_released(w, n);
         break;
     case NOTE_ROLLBACK:
         jsonw_int(w, "step", (int64_t)n->step);

@@ -10,6 +10,7 @@
 #include "cli/stopping.h"
 #include "model/model.h"
 #include "parallel/plan.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/mem.h"
 #include "runtime/store/file.h"
 
@@ -43,6 +44,7 @@ int jobrun_load(const char *path, const struct jobrun_args *args, struct jobrun 
         run->job.peers = (uint32_t)args->peers;
     if (args->seed != OPTION_UNSET)
         run->job.seed = args->seed;
+    run->dead_ns = (int64_t)(args->dead_after * (double)NS_PER_S);
     run->stop_after = args->steps == OPTION_UNSET ? run->job.train.steps : args->steps;
     if (run->stop_after > run->job.train.steps)
         return reason_set(why, -E_CONFIG,
@@ -100,6 +102,7 @@ int jobrun_start(struct jobrun *run, const struct coordinator_config *listen, bo
     config.plan_text = run->plan_text;
     config.stop_after = run->stop_after;
     config.resume = resume;
+    config.dead_ns = run->dead_ns;
     config.key = &run->key;
     config.note = events_note;
     config.note_arg = run->events;

@@ -12,6 +12,7 @@
 struct jobrun_args {
     const char *run, *plan, *key;
     uint64_t peers, steps, seed;
+    double dead_after;
     bool resume, overwrite;
 };
 
@@ -57,6 +58,15 @@ struct jobrun_args {
          offsetof(type, run.seed),                                                                                     \
          .unset = "the job's",                                                                                         \
          .help = "of the initial parameters and the choice of samples"},                                               \
+        {"dead-after",                                                                                                 \
+         "SECONDS",                                                                                                    \
+         OPTION_NUMBER,                                                                                                \
+         offsetof(type, run.dead_after),                                                                               \
+         .fallback = "2",                                                                                              \
+         .min = 0.5,                                                                                                   \
+         .max = 3600,                                                                                                  \
+         .help = "a peer that is silent for so long counts as dead, one whose link broke after half of it; its work "  \
+                 "goes to others. More for links that often stall"},                                                   \
     {                                                                                                                  \
         "key", "FILE", OPTION_TEXT, offsetof(type, run.key),                                                           \
             .unset = "keys/coordinator.key in the run's folder",                                                       \
@@ -67,6 +77,7 @@ struct jobrun {
     struct job job; /* overrides in force */
     char *job_text, *plan_text, *dir;
     uint64_t stop_after;
+    int64_t dead_ns;
     struct key_pair key;
     struct events *events;
     struct coordinator *coordinator; /* made by jobrun_start */

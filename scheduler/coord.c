@@ -14,7 +14,7 @@
 #define ENDING_LIMIT_NS                                                                                                \
     (20 * NS_PER_S) /* the last checkpoint of a run that failed or is stopped: silence until given up */
 #define DONE_LIMIT_NS   (120 * NS_PER_S) /* the same when all steps are done */
-#define DEAD_DEFAULT_NS (5 * NS_PER_S)
+#define DEAD_DEFAULT_NS (2 * NS_PER_S)
 #define WAITING_SAID_NS (5 * NS_PER_S)
 #define OWN_STALL_NS    (500 * NS_PER_MS)
 
@@ -32,6 +32,8 @@ int coord_new(const struct coord_config *config, struct coord **ret)
     c->config = *config;
     if (c->config.dead_ns == 0)
         c->config.dead_ns = DEAD_DEFAULT_NS;
+    if (c->config.broken_ns == 0)
+        c->config.broken_ns = c->config.dead_ns / 2;
     blob_ref(c->config.job_text);
     c->version = config->start_version;
     c->updates = config->start_updates;

@@ -32,7 +32,8 @@ struct coord_config {
     double start_loss;
     bool resumed; /* peers fetch their state from the coordinator's checkpoint */
     uint16_t control_port, bulk_port;
-    int64_t dead_ns; /* silence or a lost link for this long is death; 0 = default */
+    int64_t dead_ns;   /* silence on a link that is up is death after this long; 0 = 2 s */
+    int64_t broken_ns; /* so is a link that broke and did not come back; 0 = half of dead_ns */
 };
 
 enum coord_event_kind {

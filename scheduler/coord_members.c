@@ -7,6 +7,9 @@
 #include "runtime/base/mem.h"
 #include "scheduler/coord_impl.h"
 
+/* Who has just joined builds its device and its links: so long it may say nothing. */
+#define SETTLING_NS (10 * NS_PER_S)
+
 void coord_peer_free(struct coord_peer *p)
 {
     if (!p)
@@ -280,9 +283,11 @@ void coord_lost(struct coord *c, struct coord_peer *p, enum note_peer_state stat
     } else if (c->phase == COORD_RUN) {
         c->gone[p->plan_peer] = true;
         if (coord_covered(c, &unit)) {
-            uint32_t n = coord_release(c, p->plan_peer);
+            struct note n = {.kind = NOTE_RELEASED, .key = p->join.key, .name = p->join.name, .step = c->version};
 
-            coord_warn(c, "%u leases of step %" PRIu64 " went to the others", n, c->version);
+            n.seconds = (double)(c->now_ns - p->heard_at) / (double)NS_PER_S;
+            n.n_leases = coord_release(c, p->plan_peer);
+            coord_note(c, &n);
         } else {
             coord_warn(c, "nobody else holds unit %u of the model", unit);
             coord_rollback(c);
@@ -305,18 +310,27 @@ static void forget_unseen(struct coord *c)
     c->n_peers = kept;
 }
 
+static int64_t longer(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
 void coord_check_silence(struct coord *c)
 {
+    const struct coord_config *k = &c->config;
+
     forget_unseen(c);
     for (uint32_t i = 0; i < c->n_peers; i++) {
         struct coord_peer *p = c->peers[i];
+        int64_t silent = p->profiled ? k->dead_ns : longer(k->dead_ns, SETTLING_NS);
+        int64_t broken = p->seen ? k->broken_ns : longer(k->broken_ns, SETTLING_NS);
         char text[96];
 
         if (!p->admitted)
             continue;
-        if (!p->linked && c->now_ns - p->unlinked_at > c->config.dead_ns) {
+        if (!p->linked && c->now_ns - p->unlinked_at > broken) {
             coord_lost(c, p, NOTE_PEER_DEAD, "its link to the coordinator broke and did not come back");
-        } else if (p->linked && c->now_ns - p->heard_at > c->config.dead_ns) {
+        } else if (p->linked && c->now_ns - p->heard_at > silent) {
             snprintf(text, sizeof text, "no sign of life for %.1f s",
                      (double)(c->now_ns - p->heard_at) / (double)NS_PER_S);
             coord_lost(c, p, NOTE_PEER_DEAD, text);

@@ -117,6 +117,7 @@ static int make_engine(struct coordinator *c)
                              .start_updates = s ? s->updates : 0,
                              .start_loss = s ? s->loss : 0,
                              .resumed = s != NULL,
+                             .dead_ns = c->config.dead_ns,
                              .control_port = net_port(c->wire.net, NET_CONTROL),
                              .bulk_port = net_port(c->wire.net, NET_BULK)};
 

@@ -18,6 +18,8 @@ enum note_kind {
     NOTE_EVAL,       /* step, loss */
     NOTE_CHECKPOINT, /* step, text: path */
     NOTE_WARNING,    /* text */
+    NOTE_RELEASED,   /* key, name: who is gone; step, n_leases: how many of the step went to others (0: nothing that it
+                        had was missing), seconds: since it was last heard */
     NOTE_ROLLBACK,   /* the run goes back to step: text */
     NOTE_DONE,       /* step: steps, loss, hash, eval_loss, unigram_loss, text: last checkpoint's path */
     NOTE_STOPPED,    /* the run ended before its last step: step, text: why, and what to type next */
@@ -31,7 +33,7 @@ struct note {
     const char *name; /* valid during the call; NULL where unused */
     enum note_peer_state peer_state;
     uint64_t step, epoch, steps_total;
-    uint32_t n_peers;
+    uint32_t n_peers, n_leases;
     bool skipped;
     double loss, norm, lr, seconds, tokens_per_s, eval_loss, unigram_loss;
     uint8_t hash[HASH_BYTES];

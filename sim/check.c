@@ -170,6 +170,9 @@ void check_note(void *cluster, const struct note *n)
     case NOTE_WARNING:
         c->result.n_warnings++;
         break;
+    case NOTE_RELEASED:
+        c->result.n_released++;
+        break;
     default:
         break;
     }

@@ -49,6 +49,7 @@ struct cluster_config {
     uint64_t stop_after;                     /* 0 = the job's steps */
     const struct cluster_checkpoint *resume; /* NULL = a fresh run; outlives the cluster */
     int64_t delay_min_ns, delay_mean_ns;     /* a message takes min + an exponential time of that mean */
+    int64_t dead_ns;                         /* coord_config's; 0 = its default */
     double loss, duplicate;                  /* probability of each message */
     bool lenient; /* a hostile worker has a place in the plan: what is computed and committed is not checked */
     struct device_fault fault;
@@ -85,7 +86,7 @@ struct cluster_result {
     struct reason why;
     uint64_t version; /* of the last commit */
     double loss, eval_loss;
-    uint32_t n_evals, n_skipped, n_saved, n_plans, n_warnings, n_rollbacks;
+    uint32_t n_evals, n_skipped, n_saved, n_plans, n_warnings, n_rollbacks, n_released;
     uint64_t n_messages, dropped; /* by workers, as contradicting */
     int64_t ended_at;
     const struct cluster_checkpoint *saved; /* the newest one; the cluster's */

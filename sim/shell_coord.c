@@ -19,6 +19,7 @@ int shell_coord_start(struct cluster *c)
                                   .plan_text = c->config.plan_text,
                                   .term = c->term,
                                   .stop_after = c->config.stop_after,
+                                  .dead_ns = c->config.dead_ns,
                                   .control_port = 1,
                                   .bulk_port = 2};
     int status = blob_new(4, &config.job_text);

@@ -64,12 +64,40 @@ static void a_death_is_survived(void **state)
         rig_assert_hash(c, &r, hash);
         if (r.n_rollbacks > 0 && rig_fleets[seed % RIG_FLEETS].replicated)
             rig_fail(c, "went back to a checkpoint, and another peer had it all");
-        n_survived += r.n_rollbacks == 0 && r.n_warnings > 0; /* its leases went to others */
+        n_survived += r.n_rollbacks == 0 && r.n_released > 0;
         n_rollbacks += r.n_rollbacks;
         cluster_free(c);
     }
     assert_true(n_survived > 0 && n_rollbacks > 0);
     print_message("%u deaths cost nothing, %u cost the steps since a checkpoint\n", n_survived, n_rollbacks);
+}
+
+static void kill_the_second(struct cluster *c, void *arg)
+{
+    (void)arg;
+    cluster_when(c, 2, 3 * NS_PER_MS, CLUSTER_KILL, 2, 0);
+}
+
+static void a_broken_link_is_death_after_half_of_dead_ns(void **state)
+{
+    (void)state;
+    struct job job = long_job();
+    uint8_t hash[HASH_BYTES];
+
+    rig_expected(&job, hash);
+    job.peers = 2;
+    for (int64_t dead_ns = 2 * NS_PER_S; dead_ns <= 6 * NS_PER_S; dead_ns += 4 * NS_PER_S) {
+        struct cluster_config config = rig_config(&job, 2, "units 0-3: 0 1\n");
+        struct cluster_result r;
+
+        config.dead_ns = dead_ns == 2 * NS_PER_S ? 0 : dead_ns; /* 0: the default */
+        struct cluster *c = rig_run(&config, kill_the_second, NULL, &r);
+
+        rig_assert_hash(c, &r, hash);
+        if (r.n_released != 1 || r.ended_at < dead_ns / 2 || r.ended_at > dead_ns / 2 + NS_PER_S)
+            rig_fail(c, "took %.2f s to end", (double)r.ended_at / NS_PER_S);
+        cluster_free(c);
+    }
 }
 
 /* Someone dies before the first step: a spare takes part instead. */
@@ -423,6 +451,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_death_is_survived),
+        cmocka_unit_test(a_broken_link_is_death_after_half_of_dead_ns),
         cmocka_unit_test(a_death_before_the_first_step_makes_another_plan),
         cmocka_unit_test(a_stopped_run_is_saved_and_resumes_to_the_same_model),
         cmocka_unit_test(a_second_stop_ends_at_once),

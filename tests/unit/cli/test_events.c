@@ -114,6 +114,7 @@ static void other_notes_for_people(void **state)
         {.kind = NOTE_PEER, .peer_state = NOTE_PEER_JOINED, .name = "box", .text = "cpu, 1 thread"},
         {.kind = NOTE_PEER, .peer_state = NOTE_PEER_DEAD, .name = "", .text = "killed by signal 9 (Killed)"},
         {.kind = NOTE_PLAN, .epoch = 2, .n_peers = 1, .seconds = 0.25, .text = "units 0-1: 0\nin-flight 4\n"},
+        {.kind = NOTE_RELEASED, .step = 12, .n_leases = 3, .name = "box", .seconds = 1.25},
         {.kind = NOTE_EVAL, .step = 50, .loss = 2.25},
         {.kind = NOTE_CHECKPOINT, .step = 100, .text = "runs/x/step-00000100"},
         {.kind = NOTE_DONE,
@@ -133,6 +134,7 @@ static void other_notes_for_people(void **state)
                        "peer 00000000 (box) joined: cpu, 1 thread\n"
                        "peer 00000000 is gone: killed by signal 9 (Killed)\n"
                        "units 0-1: 0\nin-flight 4\n"
+                       "step 12: 3 leases of peer 00000000 went to the others, 1.25 s after it was last heard\n"
                        "step 50: validation loss 2.2500\n"
                        "step 100: checkpoint runs/x/step-00000100\n"
                        "done: 200 steps, loss 2.0000\n"
@@ -160,6 +162,8 @@ static void every_note_is_a_json_object(void **state)
         {.kind = NOTE_EVAL, .step = 50, .loss = 2.25},
         {.kind = NOTE_CHECKPOINT, .step = 100, .text = "p"},
         {.kind = NOTE_WARNING, .text = "\"quoted\""},
+        {.kind = NOTE_RELEASED, .step = 12, .n_leases = 3, .name = "box", .seconds = 1.25},
+        {.kind = NOTE_ROLLBACK, .step = 10, .text = "going back"},
         {.kind = NOTE_DONE, .step = 200, .loss = 2, .eval_loss = (double)NAN, .unigram_loss = 3, .text = "p"},
         {.kind = NOTE_STOPPED, .step = 7, .text = "why"},
     };
@@ -167,18 +171,21 @@ static void every_note_is_a_json_object(void **state)
         events_note(f.events, &notes[i]);
     events_line(f.events, "for people only");
     fixture_expect(
-        &f, "{\"event\":\"invite\",\"invite\":\"shoal1abc\"}\n"
-            "{\"event\":\"waiting\",\"text\":\"waiting\"}\n"
-            "{\"event\":\"peer\",\"id\":\"" ZERO_HEX "\",\"state\":\"left\",\"name\":\"box\",\"why\":\"bye\"}\n"
-            "{\"event\":\"plan\",\"epoch\":2,\"peers\":1,\"predicted_seconds\":0.25,\"plan\":\"units 0-1: 0\\n\"}\n"
-            "{\"event\":\"step\",\"step\":12,\"steps_total\":200,\"loss\":2.5,\"tokens_per_s\":32768,\"seconds\":0.5,"
-            "\"epoch\":1,\"peers\":3,\"norm\":1.25,\"lr\":0.0005,\"skipped\":false}\n"
-            "{\"event\":\"eval\",\"step\":50,\"loss\":2.25}\n"
-            "{\"event\":\"checkpoint\",\"step\":100,\"path\":\"p\"}\n"
-            "{\"event\":\"warning\",\"text\":\"\\\"quoted\\\"\"}\n"
-            "{\"event\":\"done\",\"steps\":200,\"loss\":2,\"hash\":\"" ZERO_HEX
-            "\",\"eval_loss\":null,\"unigram_loss\":3,\"checkpoint\":\"p\"}\n"
-            "{\"event\":\"stopped\",\"step\":7,\"why\":\"why\"}\n");
+        &f,
+        "{\"event\":\"invite\",\"invite\":\"shoal1abc\"}\n"
+        "{\"event\":\"waiting\",\"text\":\"waiting\"}\n"
+        "{\"event\":\"peer\",\"id\":\"" ZERO_HEX "\",\"state\":\"left\",\"name\":\"box\",\"why\":\"bye\"}\n"
+        "{\"event\":\"plan\",\"epoch\":2,\"peers\":1,\"predicted_seconds\":0.25,\"plan\":\"units 0-1: 0\\n\"}\n"
+        "{\"event\":\"step\",\"step\":12,\"steps_total\":200,\"loss\":2.5,\"tokens_per_s\":32768,\"seconds\":0.5,"
+        "\"epoch\":1,\"peers\":3,\"norm\":1.25,\"lr\":0.0005,\"skipped\":false}\n"
+        "{\"event\":\"eval\",\"step\":50,\"loss\":2.25}\n"
+        "{\"event\":\"checkpoint\",\"step\":100,\"path\":\"p\"}\n"
+        "{\"event\":\"warning\",\"text\":\"\\\"quoted\\\"\"}\n"
+        "{\"event\":\"released\",\"id\":\"" ZERO_HEX "\",\"name\":\"box\",\"step\":12,\"leases\":3,\"seconds\":1.25}\n"
+        "{\"event\":\"rollback\",\"step\":10,\"text\":\"going back\"}\n"
+        "{\"event\":\"done\",\"steps\":200,\"loss\":2,\"hash\":\"" ZERO_HEX
+        "\",\"eval_loss\":null,\"unigram_loss\":3,\"checkpoint\":\"p\"}\n"
+        "{\"event\":\"stopped\",\"step\":7,\"why\":\"why\"}\n");
 }
 
 static void on_closed(void *arg)
