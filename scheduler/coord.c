@@ -354,6 +354,12 @@ static void on_task_done(struct coord *c, struct task *t)
     coord_send(c, c->plan_peers[t->to], m);
 }
 
+void coord_check_exited(struct coord *c)
+{
+    if (c->exited_why.text[0] && c->phase < COORD_RUN && (c->regather_until == 0 || coord_admitted(c) == 0))
+        coord_end(c, -E_PEER, &c->exited_why);
+}
+
 /* The first wish lets the last checkpoint be written, also one that is on its way already; the second does not. */
 static void on_stop(struct coord *c)
 {
@@ -392,14 +398,10 @@ void coord_step(struct coord *c, const struct coord_event *e, struct coord_updat
     case COORD_EXITED: {
         struct coord_peer *p = coord_find(c, &e->key);
 
+        reason_set(&c->exited_why, -E_PEER, "a local peer ended: %s", e->text);
         if (p && p->admitted)
             coord_lost(c, p, NOTE_PEER_DEAD, e->text);
-        /* Whoever starts local peers starts no others: waiting for them would be for ever. */
-        if (c->phase < COORD_RUN && (c->regather_until == 0 || coord_admitted(c) == 0)) {
-            struct reason why = {0};
-
-            coord_end(c, reason_set(&why, -E_PEER, "a local peer ended: %s", e->text), &why);
-        }
+        coord_check_exited(c);
         break;
     }
     case COORD_TASK_DONE:

@@ -104,6 +104,7 @@ struct coord {
     bool stop_asked;
     int ending_status;
     struct reason ending_why;
+    struct reason exited_why; /* how the last local peer to end did; empty = none has */
     int64_t too_few_said_at;
     int64_t regather_until; /* after a rollback; 0 = there was none */
     int64_t ending_since, waiting_said_at, heartbeat_at, ticked_at;
@@ -121,6 +122,8 @@ void coord_end(struct coord *c, int status, const struct reason *why); /* status
 void coord_finish(struct coord *c);                                    /* what is left to do before the end */
 void coord_over(struct coord *c);
 void coord_oom(struct coord *c);
+/* Whoever starts local peers starts no others: waiting for them would be for ever. */
+void coord_check_exited(struct coord *c);
 
 /* coord_members.c */
 struct coord_peer *coord_find(const struct coord *c,

@@ -38,6 +38,7 @@ void coord_rollback(struct coord *c)
     c->waiting_said_at = 0;
     c->update->rollback = k->resumed;
     c->update->rollback_version = k->start_version;
+    coord_check_exited(c); /* nobody may be left, and the wait for the checkpoint was all that was left to do */
 }
 
 uint32_t coord_wanted(const struct coord *c)

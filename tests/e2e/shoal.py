@@ -80,7 +80,10 @@ class Case(unittest.TestCase):
         return self.path(f"run-{self.n_runs}")
 
     def start(self, *args, env=None, json_events=True):
-        p = Process(list(args) + (["--json"] if json_events else []), self.dir, env or {})
+        args = list(args) + (["--json"] if json_events else [])
+        if SLOWNESS > 1 and args[0] in ("train", "coordinator") and "--dead-after" not in args:
+            args += ["--dead-after", f"{2 * SLOWNESS:g}"]
+        p = Process(args, self.dir, env or {})
         self.addCleanup(p.close)
         return p
 

@@ -250,6 +250,36 @@ static void a_death_during_the_last_write_does_no_harm(void **state)
     cluster_free(c);
 }
 
+static void exit_when_saving(struct cluster *c, void *arg)
+{
+    cluster_when(c, 3, *(int64_t *)arg, CLUSTER_EXIT, 1, 0);
+}
+
+/* Also while a checkpoint is being written: it is waited for, another peer is not. */
+static void the_end_of_the_only_local_peer_ends_the_run(void **state)
+{
+    (void)state;
+    struct job job = long_job();
+    uint8_t hash[HASH_BYTES];
+    uint32_t n_saved = 0;
+
+    rig_expected(&job, hash);
+    job.peers = 1;
+    for (int64_t ms = 0; ms < 60; ms++) {
+        int64_t after = ms * NS_PER_MS;
+        struct cluster_config config = rig_config(&job, 1, NULL);
+        struct cluster_result r;
+        struct cluster *c = rig_run(&config, exit_when_saving, &after, &r);
+
+        if (r.status != -E_PEER || !strstr(r.why.text, "was killed") || r.ended_at > NS_PER_S)
+            rig_fail(c, "ended with %s: %s", status_name(r.status), r.why.text);
+        n_saved += r.n_saved;
+        rig_resume(&config, &r, hash);
+        cluster_free(c);
+    }
+    assert_true(n_saved > 0 && n_saved < 60);
+}
+
 static void leave_sometime(struct cluster *c, void *arg)
 {
     const struct cluster_config *config = arg;
@@ -457,6 +487,7 @@ int main(void)
         cmocka_unit_test(a_second_stop_ends_at_once),
         cmocka_unit_test(a_stop_does_not_cut_short_the_last_checkpoint),
         cmocka_unit_test(a_death_during_the_last_write_does_no_harm),
+        cmocka_unit_test(the_end_of_the_only_local_peer_ends_the_run),
         cmocka_unit_test(a_polite_leave_loses_no_step),
         cmocka_unit_test(holders_that_cannot_reach_each_other_end_the_run),
         cmocka_unit_test(a_peer_that_never_agrees_on_the_sums_ends_the_run),
