@@ -149,12 +149,13 @@ static void *compute_main(void *arg)
     struct task *t;
 
     while ((t = next_task(c))) {
-        const int64_t begin = clock_now_ns();
+        const int64_t begin = clock_now_ns(), begin_cpu = clock_thread_ns();
 
         t->status = run_task(c, t);
         t->busy_ns = clock_now_ns() - begin;
-        /* The result comes after the rest: a throttled device looks like a slower one, not like one with pauses. */
-        rest(c, t->busy_ns);
+        /* The result comes after the rest: a throttled device looks like a slower one, not like one with pauses. A CPU
+         * is not throttled for the time in which others had it. */
+        rest(c, c->kern.backend->host_memory ? clock_thread_ns() - begin_cpu : t->busy_ns);
         hand_back(c, t);
     }
     return NULL;

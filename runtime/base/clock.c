@@ -24,6 +24,11 @@ int64_t clock_wall_ns(void)
     return read_clock(CLOCK_REALTIME);
 }
 
+int64_t clock_thread_ns(void)
+{
+    return read_clock(CLOCK_THREAD_CPUTIME_ID);
+}
+
 void clock_sleep_ns(int64_t ns)
 {
     if (ns <= 0)

@@ -10,6 +10,7 @@
 
 int64_t clock_now_ns(void);      /* monotonic, arbitrary origin, never goes back. Any thread. */
 int64_t clock_wall_ns(void);     /* since 1970, may jump. Any thread. */
+int64_t clock_thread_ns(void);   /* processor time of the calling thread */
 void clock_sleep_ns(int64_t ns); /* sleeps at least ns, resumes after signals; ns <= 0 returns at once */
 
 #endif
