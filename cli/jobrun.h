@@ -65,8 +65,8 @@ struct jobrun_args {
          .fallback = "2",                                                                                              \
          .min = 0.5,                                                                                                   \
          .max = 3600,                                                                                                  \
-         .help = "a peer that is silent for so long counts as dead, one whose link broke after half of it; its work "  \
-                 "goes to others. More for links that often stall"},                                                   \
+         .help = "a peer that is silent for so long counts as dead, one whose link broke after half of it, one whose " \
+                 "links to all others broke, too, after a tenth; its work goes to others. More for bad links"},        \
     {                                                                                                                  \
         "key", "FILE", OPTION_TEXT, offsetof(type, run.key),                                                           \
             .unset = "keys/coordinator.key in the run's folder",                                                       \

@@ -33,7 +33,8 @@ struct coord_config {
     bool resumed; /* peers fetch their state from the coordinator's checkpoint */
     uint16_t control_port, bulk_port;
     int64_t dead_ns;   /* silence on a link that is up is death after this long; 0 = 2 s */
-    int64_t broken_ns; /* so is a link that broke and did not come back; 0 = half of dead_ns */
+    int64_t broken_ns; /* so is a link that broke and did not come back, or a fifth of it where the links to all other
+                          holders broke, too; 0 = half of dead_ns */
 };
 
 enum coord_event_kind {

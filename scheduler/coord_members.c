@@ -8,7 +8,8 @@
 #include "scheduler/coord_impl.h"
 
 /* Who has just joined builds its device and its links: so long it may say nothing. */
-#define SETTLING_NS (10 * NS_PER_S)
+#define SETTLING_NS    (10 * NS_PER_S)
+#define WITNESSED_PART 5 /* whose link broke for everybody has so much less time to come back */
 
 void coord_peer_free(struct coord_peer *p)
 {
@@ -310,6 +311,22 @@ static void forget_unseen(struct coord *c)
     c->n_peers = kept;
 }
 
+/* Whether every other holder says that its link to p broke, too: then it is not the way between p and us. A link that
+ * only carries nothing for a while is not broken: TCP waits far longer. */
+static bool broken_for_all(const struct coord *c, const struct coord_peer *p)
+{
+    uint32_t n = c->plan.n_peers, n_witnesses = 0;
+
+    for (uint32_t i = 0; c->phase == COORD_RUN && p->plan_peer != UINT32_MAX && i < n; i++) {
+        if (i == p->plan_peer || !coord_alive(c, i))
+            continue;
+        if (c->link_up[(size_t)i * n + p->plan_peer])
+            return false;
+        n_witnesses++;
+    }
+    return n_witnesses > 0;
+}
+
 static int64_t longer(int64_t a, int64_t b)
 {
     return a > b ? a : b;
@@ -323,7 +340,9 @@ void coord_check_silence(struct coord *c)
     for (uint32_t i = 0; i < c->n_peers; i++) {
         struct coord_peer *p = c->peers[i];
         int64_t silent = p->profiled ? k->dead_ns : longer(k->dead_ns, SETTLING_NS);
-        int64_t broken = p->seen ? k->broken_ns : longer(k->broken_ns, SETTLING_NS);
+        int64_t broken = !p->seen               ? longer(k->broken_ns, SETTLING_NS)
+                         : broken_for_all(c, p) ? k->broken_ns / WITNESSED_PART
+                                                : k->broken_ns;
         char text[96];
 
         if (!p->admitted)

@@ -27,7 +27,8 @@ struct coordinator_config {
     const char *const
         *advertise; /* addresses to put in the invite; n_advertise = 0: those of this machine that fit host */
     uint32_t n_advertise;
-    int64_t dead_ns; /* a peer silent for this long is dead, one whose link broke after half of it; 0 = 2 s */
+    int64_t dead_ns; /* a peer silent for this long is dead, one whose link broke after half of it, whose links all
+                        broke after a tenth; 0 = 2 s */
     note_fn note;
     void *note_arg;
 };

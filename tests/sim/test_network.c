@@ -41,7 +41,7 @@ static void run_seeds(double loss, double duplicate, int64_t delay_mean_ns,
         config.loss = loss;
         config.duplicate = duplicate;
         config.delay_mean_ns = delay_mean_ns;
-        config.dead_ns = before ? 4 * NS_PER_S : 0; /* links that heal within a second are no deaths */
+        config.dead_ns = before ? 12 * NS_PER_S : 0; /* links that heal within a second are no deaths */
         struct cluster *c = rig_run(&config, before, &config, &r);
 
         rig_assert_hash(c, &r, hash);
