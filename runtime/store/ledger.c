@@ -21,8 +21,8 @@ enum { PUT, REMOVE, PRUNE, GET, EACH, LAST, STATEMENTS };
 static const char *const sql[STATEMENTS] = {
     [PUT] = "INSERT OR REPLACE INTO record(kind, key, data, hash) VALUES(?1, ?2, ?3, ?4)",
     [REMOVE] = "DELETE FROM record WHERE kind = ?1 AND key = ?2",
-    [PRUNE] = "DELETE FROM record WHERE kind = ?1 AND key <= "
-              "(SELECT key FROM record WHERE kind = ?1 ORDER BY key DESC LIMIT 1 OFFSET ?2)",
+    [PRUNE] = ("DELETE FROM record WHERE kind = ?1 AND key <= "
+               "(SELECT key FROM record WHERE kind = ?1 ORDER BY key DESC LIMIT 1 OFFSET ?2)"),
     [GET] = "SELECT key, data, hash FROM record WHERE kind = ?1 AND key = ?2",
     [EACH] = "SELECT key, data, hash FROM record WHERE kind = ?1 ORDER BY key",
     [LAST] = "SELECT max(key) FROM record WHERE kind = ?1",
