@@ -145,7 +145,7 @@ struct cluster *cluster_free(struct cluster *c)
         mem_free(n->tasks);
     }
     coord_free(c->coord);
-    effects_done(&c->update.fx);
+    coord_update_done(&c->update);
     cluster_checkpoint_free(c->storing);
     cluster_checkpoint_free(c->saved);
     mem_free(c->computed);

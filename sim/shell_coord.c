@@ -147,6 +147,8 @@ void shell_coord_event(struct cluster *c, struct coord_event *e)
     /* Effects are moved out first: serving a piece is the engine's next event. */
     struct effects fx = u->fx;
 
+    coord_records_clear(u);
+
     u->fx = (struct effects){0};
     if (u->view_changed)
         c->n_admitted = coord_view_keys(c->coord, c->admitted);
