@@ -377,8 +377,12 @@ static void on_stop(struct coord *c)
 {
     struct reason why = {0};
 
-    if (c->phase == COORD_ENDING)
+    if (c->phase == COORD_ENDING) {
+        if (c->ending_status == 0) /* all steps are done, and the last checkpoint is not written: not a good end */
+            c->ending_status = reason_set(&c->ending_why, -E_CANCELED,
+                                          "stopped as asked before the checkpoint of the last step was written");
         coord_over(c);
+    }
     coord_end(c, reason_set(&why, -E_CANCELED, "stopped as asked at step %" PRIu64, c->version), &why);
 }
 

@@ -182,6 +182,8 @@ int coord_restore(struct coord *c)
         return status;
     if (c->recorded.begun && c->config.reattach && c->recorded.version >= c->config.start_version)
         return go_on(c);
+    if (c->config.start_version >= c->config.stop_after) /* nothing is left to train: nobody more is needed */
+        c->regather_until = INT64_MAX;
     c->goes_back = c->recorded.version != c->config.start_version;
     return 0;
 }
