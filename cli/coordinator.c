@@ -4,6 +4,8 @@
 #include "cli/command.h"
 #include "cli/jobrun.h"
 
+#define DEFAULT_PORT 7001
+
 struct coordinator_args {
     struct command_args common;
     struct jobrun_args run;
@@ -22,7 +24,8 @@ static int coordinator_command_run(void *args, struct reason *why)
     if (r == 0) {
         const struct coordinator_config listen = {
             .host = a->host,
-            .port = (uint16_t)a->port,
+            .port = a->port == OPTION_UNSET ? DEFAULT_PORT : (uint16_t)a->port,
+            .same_port = a->port == OPTION_UNSET,
             .advertise = a->advertise.items,
             .n_advertise = (uint32_t)a->advertise.n,
         };
@@ -39,7 +42,8 @@ static const struct option coordinator_options[] = {
                    "peers are numbered as they join"),
     {"listen", "HOST", OPTION_TEXT, offsetof(struct coordinator_args, host), .fallback = "*",
      .help = "address to listen on, * for all of this machine's"},
-    {"port", "P", OPTION_COUNT, offsetof(struct coordinator_args, port), .fallback = "7001", .max = 65533,
+    {"port", "P", OPTION_COUNT, offsetof(struct coordinator_args, port),
+     .unset = "7001, with --resume the ports of before", .max = 65533,
      .help = "first of three ports in a row (the lobby, control, bulk); 0 takes any that are free"},
     {"advertise", "ADDR", OPTION_LIST, offsetof(struct coordinator_args, advertise),
      .unset = "this machine's addresses",
@@ -57,7 +61,9 @@ const struct command command_coordinator = {
         "Keeps the job's ledger, waits for the peers, gives each its share, and writes the checkpoints. It prints "
         "an invite: type `shoal peer INVITE` on each machine that shall take part. It computes nothing itself; "
         "run a peer beside it to use this machine too.\n\nThe invite lets anyone who has it join: hand it on as you "
-        "would a password. Ctrl-C stops after a checkpoint; --resume goes on.",
+        "would a password. Ctrl-C stops after a checkpoint; --resume goes on. If this process dies, start it again "
+        "with --resume: "
+        "the peers wait for it, and go on at the step they were at.",
     .example = "shoal coordinator examples/gpt-nano.yaml --peers 2",
     .options = coordinator_options,
     .n_options = sizeof(coordinator_options) / sizeof(coordinator_options[0]),

@@ -7,12 +7,13 @@
 #include "cli/rundir.h"
 #include "cli/stopping.h"
 #include "peer/peer.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/jsonw.h"
 
 struct peer_args {
     struct command_args common;
     const char *key, *state, *device, *host, *emulate;
-    uint64_t threads, memory, port;
+    uint64_t threads, memory, port, wait;
     double speed;
 };
 
@@ -52,6 +53,7 @@ static int peer_with(struct peer_args *a, const struct invite *invite, const str
         .host = a->host,
         .port = (uint16_t)a->port,
         .emulate = a->emulate,
+        .patience_ns = (int64_t)a->wait * NS_PER_S,
         .say = say,
         .say_arg = a,
     };
@@ -97,6 +99,8 @@ static const struct option peer_options[] = {
      .help = "address at which other peers reach this one"},
     {"port", "P", OPTION_COUNT, offsetof(struct peer_args, port), .fallback = "0", .max = 65534,
      .help = "first of two ports in a row for other peers; 0: any"},
+    {"wait", "SECONDS", OPTION_COUNT, offsetof(struct peer_args, wait), .fallback = "300", .min = 1, .max = 1e6,
+     .help = "how long to keep what this peer holds when the coordinator is gone, for it to be started again"},
     {"key", "FILE", OPTION_TEXT, offsetof(struct peer_args, key), .unset = "this machine's identity",
      .help = "the key to join with; two peers on one machine need two"},
     {"state", "DIR", OPTION_TEXT, offsetof(struct peer_args, state),

@@ -1,4 +1,4 @@
-/* The folder of a run: checkpoints/, what the coordinator remembers (run.json, lock), the run's keys (keys/), the logs
+/* The folder of a run: checkpoints/, what the coordinator remembers (ledger.db, lock), the run's keys (keys/), the logs
  * of local peers (peer-N.log), and while the run goes on its invite (invite, mode 0600), by which `shoal status RUN`
  * and local peers find the coordinator. */
 #ifndef SHOAL_CLI_RUNDIR_H

@@ -82,6 +82,7 @@ static struct task *piece_task(const struct reduce *r, enum task_kind kind, cons
 
     if (!t)
         return NULL;
+    t->term = r->config.term;
     t->epoch = r->config.epoch;
     t->step = r->config.step;
     t->group = r->config.group_index;
@@ -221,6 +222,10 @@ struct reduce *reduce_free(struct reduce *r)
 uint32_t reduce_attempt(const struct reduce *r)
 {
     return r->attempt;
+}
+uint64_t reduce_term(const struct reduce *r)
+{
+    return r->config.term;
 }
 bool reduce_finished(const struct reduce *r)
 {

@@ -42,6 +42,7 @@ int reduce_new(const struct reduce_config *config, const struct msg_reduce *orde
 struct reduce *reduce_free(struct reduce *r); /* NULL ok; returns NULL */
 
 uint32_t reduce_attempt(const struct reduce *r);
+uint64_t reduce_term(const struct reduce *r); /* that it was ordered in */
 
 /* A chunk of this (step, group, attempt) from plan peer `from`. -E_PROTO: it contradicts the order; duplicates are
  * fine. */

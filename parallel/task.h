@@ -24,8 +24,9 @@ enum task_kind {
     TASK_STORE,    /* group, offset, n, in: a finished fp32 sum */
     TASK_STORED,   /* group, offset, n -> out: reads a stored sum back, for one who missed it */
     TASK_DIGEST,   /* group -> hash, sum_squares of the stored sums */
-    TASK_APPLY, /* update, skipped: optimizer on every held tensor (none if skipped); clears the local sums, frees all
-                   slots */
+    TASK_APPLY,  /* update, skipped: optimizer on every held tensor (none if skipped); clears the local sums, frees all
+                    slots */
+    TASK_FORGET, /* clears the local sums and frees all slots, without an update */
     TASK_SNAPSHOT,      /* version -> digests of the held tensors' values; keeps a copy of the state */
     TASK_SNAPSHOT_READ, /* tensor, part, offset, n -> out, hash: from the snapshot of `version` */
     TASK_SNAPSHOT_DROP, /* version */
@@ -42,7 +43,7 @@ struct task {
     int64_t busy_ns; /* result: compute time */
 
     /* who asked: engines' own notes, the compute thread leaves them alone */
-    uint64_t epoch, step, version;
+    uint64_t term, epoch, step, version;
     uint32_t microbatch, mode, attempt;
     uint32_t to; /* plan peer that the result is for */
 

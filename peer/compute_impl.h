@@ -98,6 +98,7 @@ int compute_to_blob(struct compute *c, const void *mem, size_t n_bytes, struct b
 /* compute_plan.c */
 int compute_setup(struct compute *c, struct task *t);
 int compute_apply(struct compute *c, struct task *t);
+int compute_forget(struct compute *c, struct task *t);
 void compute_plan_clear(struct compute *c); /* back to no plan, all its memory freed; snapshots stay */
 
 /* compute_run.c */

@@ -139,3 +139,12 @@ int compute_apply(struct compute *c, struct task *t)
     compute_slots_clear(c);
     return r;
 }
+
+int compute_forget(struct compute *c, struct task *t)
+{
+    int r = compute_finish(c, params_sums_clear(c->params));
+
+    (void)t;
+    compute_slots_clear(c);
+    return r;
+}

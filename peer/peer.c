@@ -25,9 +25,10 @@
 #define POLL_MS             20
 #define TICK_NS             (20 * NS_PER_MS)
 #define PROFILE_NS          (1 * NS_PER_S)
-#define COORDINATOR_MUTE_NS (5 * NS_PER_S)  /* it says nothing on a link that is up: dial anew */
-#define COORDINATOR_GONE_NS (20 * NS_PER_S) /* nothing heard of it for this long: give up */
-#define STALL_NS            (1 * NS_PER_S)  /* this process stood still: then nobody else is to blame */
+#define COORDINATOR_MUTE_NS (5 * NS_PER_S)   /* it says nothing on a link that is up: dial anew */
+#define PATIENCE_NS         (300 * NS_PER_S) /* so long it takes a person to start a coordinator again */
+#define STALL_NS            (1 * NS_PER_S)   /* this process stood still: then nobody else is to blame */
+#define REDIAL_NS           (200 * NS_PER_MS)
 #define LEAVE_NS            (10 * NS_PER_S)
 #define SAY_NS              (10 * NS_PER_S)
 #define COORDINATOR_DIAL_ID 32u
@@ -82,6 +83,8 @@ int peer_new(const struct peer_config *config, struct peer **ret, struct reason 
     if (!p)
         return -E_NOMEM;
     p->config = *config;
+    if (p->config.patience_ns <= 0)
+        p->config.patience_ns = PATIENCE_NS;
     if (p->config.n_threads <= 0)
         p->config.n_threads = pool_cpus();
     p->memory_bytes = config->memory_bytes ? config->memory_bytes : mem_available_bytes() / 10 * 8;
@@ -196,7 +199,7 @@ static int start_profile(struct peer *p, struct reason *why)
 
 static void dial_coordinator(struct peer *p, int64_t now)
 {
-    p->redial_at = now + 500 * NS_PER_MS;
+    p->redial_at = now + REDIAL_NS;
     net_dial(p->wire.net, COORDINATOR_DIAL_ID, &p->coordinator, p->host, p->ports, 1u << NET_CONTROL | 1u << NET_BULK);
 }
 
@@ -265,6 +268,20 @@ static void step(struct peer *p, struct worker_event *e)
     effects_clear(fx);
 }
 
+/* The first view of a coordinator that was started again tells the new term; what was said in the old one counts for
+ * nothing. */
+static void on_view(struct peer *p, const struct msg *m, int64_t now)
+{
+    bool again = m->term > p->links.term;
+
+    links_on_view(&p->links, m, now);
+    if (!again)
+        return;
+    p->profile_sent = false;
+    links_report_all(&p->links);
+    say(p, "the coordinator is back, in a new life");
+}
+
 static void on_message(struct peer *p, struct net_event *e, int64_t now)
 {
     const struct key *known = wire_who(&p->wire, &e->key);
@@ -284,7 +301,7 @@ static void on_message(struct peer *p, struct net_event *e, int64_t now)
     if (coordinator)
         p->heard_at = now;
     if (coordinator && m->type == MSG_VIEW)
-        links_on_view(&p->links, m, now);
+        on_view(p, m, now);
     if (coordinator && m->type == MSG_DIAL) {
         links_on_dial(&p->links, m, now);
         msg_free(m);
@@ -309,6 +326,16 @@ static void send_profile(struct peer *p)
     msg_free(m);
 }
 
+static void say_gone(struct peer *p)
+{
+    char line[160];
+
+    snprintf(line, sizeof line,
+             "no link to the coordinator: keeping what this peer holds, and waiting %d s for it to come back",
+             (int)(p->config.patience_ns / NS_PER_S));
+    say(p, line);
+}
+
 /* The link to the coordinator came, went, or could not be made. */
 static int on_coordinator_link(struct peer *p, const struct net_event *e, int64_t now, struct reason *why)
 {
@@ -319,6 +346,8 @@ static int on_coordinator_link(struct peer *p, const struct net_event *e, int64_
         links_report_all(&p->links);
         return 0;
     }
+    bool lost = p->linked;
+
     p->linked = false;
     if (p->leaving_since)
         return reason_set(why, -E_CANCELED, "left the job");
@@ -331,6 +360,8 @@ static int on_coordinator_link(struct peer *p, const struct net_event *e, int64_
             "another process joined with this peer's key and took its place; for two peers on one machine "
             "give each its own key: shoal peer INVITE --key FILE");
     log_debug("peer", "no link to the coordinator: %s", e->why.text);
+    if (lost)
+        say_gone(p);
     return 0;
 }
 
@@ -379,11 +410,11 @@ static int tick(struct peer *p, int64_t now, struct reason *why)
 {
     if (!p->joined)
         return join_tick(&p->join, now, why);
-    if (now - p->heard_at > COORDINATOR_GONE_NS)
+    if (now - p->heard_at > p->config.patience_ns)
         return reason_set(why, -E_PEER,
                           "the coordinator is gone: nothing came from %s for %d s; start this peer again when it is "
                           "back",
-                          p->host, (int)(COORDINATOR_GONE_NS / NS_PER_S));
+                          p->host, (int)(p->config.patience_ns / NS_PER_S));
     if (p->linked && now - p->heard_at > COORDINATOR_MUTE_NS) {
         log_debug("peer", "the coordinator says nothing: dialling it anew");
         net_hangup(p->wire.net, COORDINATOR_DIAL_ID);

@@ -17,6 +17,7 @@ struct peer_config {
     const char *host;      /* address to listen on for other peers; NULL = chosen from where the coordinator is */
     uint16_t port;         /* control; bulk is port + 1; 0 = the kernel's choice */
     const char *emulate;   /* net_emulate_parse; NULL = none */
+    int64_t patience_ns;   /* so long a coordinator that is gone is waited for; 0 = five minutes */
     void (*say)(
         void *arg,
         const char *line); /* one line for people about what goes on; may be NULL. Called on the calling thread. */

@@ -115,7 +115,7 @@ void worker_drop(struct worker *w, const struct key *from, const struct msg *m, 
     log_debug("worker", "%s of %s dropped: %s", msg_name(m->type), id, why);
 }
 
-static void heartbeat(struct worker *w)
+void worker_heartbeat(struct worker *w)
 {
     struct msg *m = worker_msg(w, MSG_HEARTBEAT);
 
@@ -304,10 +304,12 @@ static void from_peer(struct worker *w, const struct key *from, struct msg **mp)
     case MSG_NEED:
         if (!m->need.is_chunk) {
             worker_on_need_boundary(w, (uint32_t)peer, &m->need.boundary);
-        } else if (m->need.chunk.epoch == w->plan.epoch && m->need.chunk.step == w->version &&
-                   m->need.chunk.group < w->groups.n && w->reduces[m->need.chunk.group] &&
-                   reduce_attempt(w->reduces[m->need.chunk.group]) == m->need.chunk.attempt) {
-            reduce_need(w->reduces[m->need.chunk.group], (uint32_t)peer, &m->need.chunk, &w->update->fx);
+        } else {
+            const struct msg_chunk_key *k = &m->need.chunk;
+            struct reduce *r = worker_reduce(w, k->epoch, k->step, k->group, k->attempt);
+
+            if (r)
+                reduce_need(r, (uint32_t)peer, k, &w->update->fx);
         }
         break;
     default:
@@ -319,8 +321,13 @@ static void dispatch(struct worker *w, const struct key *from, struct msg *m)
 {
     bool coordinator = key_equal(from, &w->config.coordinator);
 
-    if (coordinator && m->term > w->term)
+    if (coordinator && m->term > w->term) {
+        bool again = w->term > 0;
+
         w->term = m->term;
+        if (again)
+            worker_new_term(w);
+    }
     if (m->term != w->term)
         worker_drop(w, from, m, "of another term");
     else if (coordinator)
@@ -377,6 +384,7 @@ static void on_task(struct worker *w, struct task *t)
     case TASK_SNAPSHOT_READ:
         worker_on_snapshot_task(w, t);
         break;
+    case TASK_FORGET:
     case TASK_SNAPSHOT_DROP:
     case TASK_KINDS:
         break;
@@ -386,7 +394,7 @@ static void on_task(struct worker *w, struct task *t)
 static void on_tick(struct worker *w)
 {
     if (w->now - w->heartbeat_at >= HEARTBEAT_NS)
-        heartbeat(w);
+        worker_heartbeat(w);
     if (w->fetch)
         fetch_tick(w->fetch, w->now, &w->update->fx);
     for (uint32_t i = 0; w->reduces && i < w->groups.n; i++)
@@ -417,7 +425,7 @@ void worker_step(struct worker *w, const struct worker_event *event, struct work
     worker_pick(w);
     if (w->version != version) {
         w->step_began_at = w->now;
-        heartbeat(w);
+        worker_heartbeat(w);
     }
     w->update = NULL;
 }

@@ -1,5 +1,5 @@
 /* The worker's insides, shared by its files only: worker.c (events, plan, commit), worker_lease.c (leases and
- * boundaries), worker_state.c (reduces, snapshots, fetched state). */
+ * boundaries), worker_state.c (reduces, snapshots, fetched state), worker_term.c (a new coordinator). */
 #ifndef SHOAL_PEER_WORKER_IMPL_H
 #define SHOAL_PEER_WORKER_IMPL_H
 
@@ -61,6 +61,11 @@ void worker_retry_held(struct worker *w);
 bool worker_too_far(const struct worker *w, uint64_t epoch, uint64_t step); /* ahead of what peers can be at */
 void worker_drop(struct worker *w, const struct key *from, const struct msg *m, const char *why);
 
+void worker_heartbeat(struct worker *w);
+
+/* worker_term.c */
+void worker_new_term(struct worker *w); /* w->term is the new one */
+
 /* worker_lease.c */
 void worker_on_leases(struct worker *w, const struct key *from, struct msg **m);
 void worker_on_boundary(struct worker *w, const struct key *from, uint32_t peer, struct msg **m);
@@ -82,6 +87,8 @@ void worker_on_state_chunk(struct worker *w, const struct key *from, struct msg 
 void worker_start_fetch(struct worker *w);
 void worker_on_state_written(struct worker *w, const struct task *t);
 void worker_drop_reduces(struct worker *w);
+/* The running attempt that a key names, NULL if there is none. */
+struct reduce *worker_reduce(const struct worker *w, uint64_t epoch, uint64_t step, uint32_t group, uint32_t attempt);
 void worker_ready(struct worker *w);
 void worker_free_slots(struct worker *w);
 

@@ -240,6 +240,7 @@ static void start_task(struct worker *w, struct lease *l)
         task_free(t);
         return;
     }
+    t->term = w->term;
     t->epoch = w->plan.epoch;
     t->step = l->step;
     t->microbatch = l->info.microbatch;
@@ -290,7 +291,8 @@ static void forward_done(struct worker *w, struct lease *l, struct task *t)
 
 void worker_on_run(struct worker *w, struct task *t)
 {
-    struct lease *l = t->epoch == w->plan.epoch ? lease_find(&w->leases, t->step, t->microbatch, t->mode, t->u0) : NULL;
+    bool current = t->epoch == w->plan.epoch && t->term == w->term;
+    struct lease *l = current ? lease_find(&w->leases, t->step, t->microbatch, t->mode, t->u0) : NULL;
 
     if (!l)
         return;

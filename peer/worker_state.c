@@ -30,7 +30,7 @@ void worker_on_reduce(struct worker *w, const struct key *from, struct msg **mp)
     }
     struct reduce **slot = &w->reduces[o->group];
 
-    if (*slot && reduce_attempt(*slot) >= o->attempt) {
+    if (*slot && reduce_term(*slot) == w->term && reduce_attempt(*slot) >= o->attempt) {
         if (reduce_attempt(*slot) == o->attempt && reduce_finished(*slot))
             worker_tell(w, reduce_report(*slot));
         return;
@@ -55,12 +55,10 @@ void worker_on_reduce(struct worker *w, const struct key *from, struct msg **mp)
         worker_retry_held(w);
 }
 
-/* The running attempt that a key names, NULL if there is none. */
-static struct reduce *find_reduce(const struct worker *w, uint64_t epoch, uint64_t step, uint32_t group,
-                                  uint32_t attempt)
+struct reduce *worker_reduce(const struct worker *w, uint64_t epoch, uint64_t step, uint32_t group, uint32_t attempt)
 {
     if (epoch != w->plan.epoch || step != w->version || group >= w->groups.n || !w->reduces || !w->reduces[group] ||
-        reduce_attempt(w->reduces[group]) != attempt)
+        reduce_attempt(w->reduces[group]) != attempt || reduce_term(w->reduces[group]) != w->term)
         return NULL;
     return w->reduces[group];
 }
@@ -69,7 +67,7 @@ void worker_on_chunk(struct worker *w, const struct key *from, uint32_t peer, st
 {
     const struct msg *m = *mp;
     const struct msg_chunk_key *k = &m->chunk.key;
-    struct reduce *r = find_reduce(w, k->epoch, k->step, k->group, k->attempt);
+    struct reduce *r = worker_reduce(w, k->epoch, k->step, k->group, k->attempt);
 
     if (r) {
         if (reduce_chunk(r, peer, m, w->now, &w->update->fx) < 0)
@@ -81,7 +79,7 @@ void worker_on_chunk(struct worker *w, const struct key *from, uint32_t peer, st
     if (worker_too_far(w, k->epoch, k->step) || k->group >= GROUPS_MAX)
         worker_drop(w, from, m, "too far ahead");
     else if (k->epoch == w->plan.epoch && k->step == w->version && k->group < w->groups.n && w->reduces[k->group] &&
-             reduce_attempt(w->reduces[k->group]) > k->attempt)
+             reduce_term(w->reduces[k->group]) == w->term && reduce_attempt(w->reduces[k->group]) > k->attempt)
         return; /* a voided attempt's */
     else
         worker_hold(w, from, mp);
@@ -89,7 +87,7 @@ void worker_on_chunk(struct worker *w, const struct key *from, uint32_t peer, st
 
 void worker_on_reduce_task(struct worker *w, struct task *t)
 {
-    struct reduce *r = find_reduce(w, t->epoch, t->step, t->group, t->attempt);
+    struct reduce *r = t->term == w->term ? worker_reduce(w, t->epoch, t->step, t->group, t->attempt) : NULL;
 
     if (!r)
         return;

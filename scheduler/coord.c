@@ -38,6 +38,13 @@ int coord_new(const struct coord_config *config, struct coord **ret)
     c->version = config->start_version;
     c->updates = config->start_updates;
     c->loss = config->start_loss;
+    int status = coord_restore(c);
+
+    c->config.records = NULL;
+    if (status < 0) {
+        coord_free(c);
+        return status;
+    }
     *ret = c;
     return 0;
 }
@@ -91,7 +98,7 @@ void coord_warn(struct coord *c, const char *fmt, ...)
     coord_note(c, &(struct note){.kind = NOTE_WARNING, .text = text});
 }
 
-static void say_bye(struct coord *c, const struct coord_peer *p, enum msg_bye_code code, const char *text)
+void coord_bye(struct coord *c, const struct coord_peer *p, enum msg_bye_code code, const char *text)
 {
     struct msg *m = coord_msg(c, MSG_BYE);
 
@@ -116,11 +123,11 @@ void coord_over(struct coord *c)
     c->update->why = c->ending_why;
     for (uint32_t i = 0; i < c->n_peers; i++)
         if (c->peers[i]->admitted)
-            say_bye(c, c->peers[i],
-                    c->ending_status == 0             ? MSG_BYE_DONE
-                    : c->ending_status == -E_CANCELED ? MSG_BYE_STOPPED
-                                                      : MSG_BYE_FAILED,
-                    reason_text(&c->ending_why, c->ending_status));
+            coord_bye(c, c->peers[i],
+                      c->ending_status == 0             ? MSG_BYE_DONE
+                      : c->ending_status == -E_CANCELED ? MSG_BYE_STOPPED
+                                                        : MSG_BYE_FAILED,
+                      reason_text(&c->ending_why, c->ending_status));
     if (c->ending_status == 0) {
         n.kind = NOTE_DONE;
         n.loss = c->loss;
@@ -213,6 +220,8 @@ static void say_waiting(struct coord *c)
         return;
     c->waiting_said_at = c->now_ns;
     for (uint32_t i = 0; i < c->n_peers; i++) {
+        if (c->peers[i]->restored && !c->peers[i]->back)
+            continue; /* of before: it may be gone */
         profiled += c->peers[i]->admitted && c->peers[i]->profiled;
         measuring += c->peers[i]->admitted && !c->peers[i]->profiled;
     }
@@ -251,6 +260,9 @@ static void tick(struct coord *c)
     case COORD_SETUP:
         coord_connect(c);
         break;
+    case COORD_REATTACH:
+        coord_reattach(c);
+        break;
     case COORD_RUN:
         coord_resend_step(c);
         coord_saving_tick(c);
@@ -268,11 +280,8 @@ static void tick(struct coord *c)
     }
 }
 
-static void on_leave(struct coord *c, struct coord_peer *p, const struct msg_leave *l)
+void coord_let_go(struct coord *c, struct coord_peer *p, const char *text)
 {
-    if (p->leaving)
-        return;
-    p->leaving = true;
     if (c->phase >= COORD_RUN && p->plan_peer != UINT32_MAX && !coord_can_spare(c, p)) {
         char id[KEY_SHORT_LEN + 1];
         struct reason why = {0};
@@ -282,12 +291,22 @@ static void on_leave(struct coord *c, struct coord_peer *p, const struct msg_lea
                                      .key = p->join.key,
                                      .name = p->join.name,
                                      .peer_state = NOTE_PEER_LEFT,
-                                     .text = l->text});
-        coord_end(c, reason_set(&why, -E_PEER, "peer %s (%s) left: %s", id, p->join.name, l->text), &why);
+                                     .text = text});
+        coord_end(c, reason_set(&why, -E_PEER, "peer %s (%s) left: %s", id, p->join.name, text), &why);
         return;
     }
-    say_bye(c, p, MSG_BYE_STOPPED, "left the job");
-    coord_lost(c, p, NOTE_PEER_LEFT, l->text);
+    coord_bye(c, p, MSG_BYE_STOPPED, "left the job");
+    coord_lost(c, p, NOTE_PEER_LEFT, text);
+}
+
+static void on_leave(struct coord *c, struct coord_peer *p, const struct msg_leave *l)
+{
+    if (p->leaving)
+        return;
+    p->leaving = true;
+    if (c->phase == COORD_REATTACH && p->plan_peer != UINT32_MAX && !coord_can_spare(c, p))
+        return; /* once the others are back, its going ends the run with a checkpoint */
+    coord_let_go(c, p, l->text);
 }
 
 static void on_message(struct coord *c, const struct key *key, struct msg *m)
@@ -305,6 +324,7 @@ static void on_message(struct coord *c, const struct key *key, struct msg *m)
         if (m->view_ack.number <= c->view && m->view_ack.number > p->view_acked)
             p->view_acked = m->view_ack.number;
         coord_connect(c);
+        coord_reattach(c);
         break;
     case MSG_LINK:
         coord_on_link_report(c, p, &m->link);
@@ -320,6 +340,7 @@ static void on_message(struct coord *c, const struct key *key, struct msg *m)
         break;
     case MSG_HEARTBEAT:
         p->heartbeat = m->heartbeat;
+        coord_reattach_heard(c, p);
         coord_try_finish(c);
         break;
     case MSG_SNAPSHOT_TAKEN:
@@ -356,7 +377,7 @@ static void on_task_done(struct coord *c, struct task *t)
 
 void coord_check_exited(struct coord *c)
 {
-    if (c->exited_why.text[0] && c->phase < COORD_RUN && (c->regather_until == 0 || coord_admitted(c) == 0))
+    if (c->exited_why.text[0] && c->phase < COORD_REATTACH && (c->regather_until == 0 || coord_admitted(c) == 0))
         coord_end(c, -E_PEER, &c->exited_why);
 }
 
@@ -383,6 +404,9 @@ void coord_step(struct coord *c, const struct coord_event *e, struct coord_updat
 {
     c->update = update;
     c->now_ns = e->now;
+    if (!c->awake)
+        coord_first_event(c);
+    c->awake = true;
     switch (e->kind) {
     case COORD_JOIN:
         coord_on_join(c, &e->key, e->msg);
@@ -418,5 +442,6 @@ void coord_step(struct coord *c, const struct coord_event *e, struct coord_updat
         tick(c);
         break;
     }
+    coord_record_changes(c);
     c->update = NULL;
 }

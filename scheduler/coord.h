@@ -16,6 +16,25 @@
 
 struct coord;
 
+/* What the run's ledger keeps. Kinds are stored by their names, so neither changes. */
+enum coord_record_kind {
+    COORD_RECORD_STATE,      /* key 0: what is so at present */
+    COORD_RECORD_MEMBER,     /* JOIN of an admitted peer */
+    COORD_RECORD_PLAN,       /* key: epoch; PLAN */
+    COORD_RECORD_COMMIT,     /* key: lineage and step; COMMIT */
+    COORD_RECORD_CHECKPOINT, /* key: lineage and version */
+    COORD_RECORD_ROLLBACK,   /* key: the lineage that it opens */
+    COORD_RECORD_KINDS
+};
+extern const char *const coord_record_names[COORD_RECORD_KINDS];
+
+struct coord_record {
+    enum coord_record_kind kind;
+    bool history; /* only added to: keys of the kind grow, none is written twice */
+    uint64_t key;
+    struct blob *data; /* a reference owned by the record; NULL: the record goes */
+};
+
 struct coord_config {
     const struct job *job;      /* outlives the engine */
     const struct model *model;  /* outlives the engine */
@@ -35,6 +54,11 @@ struct coord_config {
     int64_t dead_ns;   /* silence on a link that is up is death after this long; 0 = 2 s */
     int64_t broken_ns; /* so is a link that broke and did not come back, or a fifth of it where the links to all other
                           holders broke, too; 0 = half of dead_ns */
+    const struct coord_record *records; /* [n_records] what the ledger has of this run, by kind and key; during
+                                           coord_new only */
+    uint32_t n_records;
+    bool reattach; /* peers may be alive that the records tell of: they are waited for (for dead_ns), and what they
+                      hold is gone on with; false: the run goes on from start_version */
 };
 
 enum coord_event_kind {
@@ -67,6 +91,10 @@ struct coord_save {
 };
 
 struct coord_update {
+    /* Written in one transaction before anything else of the update is done: what is told is never contradicted, not
+     * by a coordinator that was started again either. */
+    struct coord_record *records;
+    uint32_t n_records, cap_records;
     struct effects fx; /* sends; tasks: STATE_WRITE (store a fetched piece), SNAPSHOT_READ (from the checkpoint resumed
                           from), both for the shell */
     note_fn note;      /* called during coord_step; strings valid during the call */
@@ -85,6 +113,9 @@ int coord_new(const struct coord_config *config, struct coord **ret);
 struct coord *coord_free(struct coord *c); /* NULL ok; returns NULL */
 
 void coord_step(struct coord *c, const struct coord_event *event, struct coord_update *update);
+
+void coord_records_clear(struct coord_update *u); /* the records are written */
+void coord_update_done(struct coord_update *u);   /* frees records and effects */
 
 /* Identity keys of the admitted peers. Returns the number; ret has room for PEERS_MAX. */
 uint32_t coord_view_keys(const struct coord *c, struct key *ret);

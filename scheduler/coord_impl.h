@@ -11,9 +11,10 @@
 #define COORD_RESEND_NS (1000 * INT64_C(1000000)) /* an answer that is missing for this long is asked for again */
 
 enum coord_phase {
-    COORD_GATHER,  /* waiting for enough measured peers */
-    COORD_CONNECT, /* plan made; views acknowledged and links up come next */
-    COORD_SETUP,   /* plan sent; holders get their state ready */
+    COORD_GATHER,   /* waiting for enough measured peers */
+    COORD_CONNECT,  /* plan made; views acknowledged and links up come next */
+    COORD_SETUP,    /* plan sent; holders get their state ready */
+    COORD_REATTACH, /* started again: the plan is in force, its holders come back and say what they hold */
     COORD_RUN,
     COORD_STALLED, /* a unit has no holder; a checkpoint is being written that the run will go back to */
     COORD_ENDING,  /* last commit done or run given up: a last checkpoint, then over */
@@ -22,9 +23,13 @@ enum coord_phase {
 
 struct coord_peer {
     struct msg_join join;
-    bool admitted; /* in the view; false = dead or left */
-    bool linked;   /* its control and bulk links to us are up */
-    bool seen;     /* it was linked once: from then on it is in the view that others get */
+    bool restored;   /* it was admitted by a coordinator before this one, */
+    bool back;       /* and was linked to this one */
+    bool recorded;   /* the ledger has it as a member, */
+    uint64_t number; /* under this key */
+    bool admitted;   /* in the view; false = dead or left */
+    bool linked;     /* its control and bulk links to us are up */
+    bool seen;       /* it was linked once: from then on it is in the view that others get */
     bool profiled, ready, leaving;
     uint64_t view_acked, ready_epoch;
     struct msg_heartbeat heartbeat;
@@ -57,6 +62,16 @@ struct coord_saving {
     int64_t asked_at, progress_at;
 };
 
+/* The ledger's record of what is so at present. */
+#define COORD_STATE_FORMAT 1
+#define COORD_STATE_U64S   9
+struct coord_state {
+    uint64_t lineage, version, updates, view, epoch;
+    bool begun;    /* the plan of that epoch is in force, its holders have their state */
+    bool regather; /* the run went back to a checkpoint: it goes on with whoever is there */
+    double loss;
+};
+
 struct coord {
     struct coord_config config;
     enum coord_phase phase;
@@ -73,6 +88,7 @@ struct coord {
     int64_t connect_asked_at, connect_began_at;
     int64_t parted_at; /* since when some two holders have no link during the run, 0 = all have */
 
+    uint64_t lineage;          /* how often the run went back */
     uint64_t version, updates; /* committed */
     uint64_t first_version;    /* that this plan began at */
     double loss;
@@ -109,6 +125,13 @@ struct coord {
     int64_t regather_until; /* after a rollback; 0 = there was none */
     int64_t ending_since, waiting_said_at, heartbeat_at, ticked_at;
 
+    struct coord_state recorded;
+    bool has_recorded;
+    uint64_t n_members; /* the highest key of a member's record */
+    uint64_t restart_view;
+    bool goes_back; /* the ledger knows of steps that are done again */
+    bool awake;     /* an event came */
+
     int64_t now_ns;
     struct coord_update *update; /* during coord_step only */
 };
@@ -121,6 +144,8 @@ void coord_warn(struct coord *c, const char *fmt, ...) __attribute__((format(pri
 void coord_end(struct coord *c, int status, const struct reason *why); /* status 0: done */
 void coord_finish(struct coord *c);                                    /* what is left to do before the end */
 void coord_over(struct coord *c);
+void coord_bye(struct coord *c, const struct coord_peer *p, enum msg_bye_code code, const char *text);
+void coord_let_go(struct coord *c, struct coord_peer *p, const char *text); /* it leaves politely */
 void coord_oom(struct coord *c);
 /* Whoever starts local peers starts no others: waiting for them would be for ever. */
 void coord_check_exited(struct coord *c);
@@ -128,6 +153,7 @@ void coord_check_exited(struct coord *c);
 /* coord_members.c */
 struct coord_peer *coord_find(const struct coord *c,
                               const struct key *key); /* the newest incarnation, admitted or not; NULL */
+struct coord_peer *coord_add_peer(struct coord *c, const struct msg_join *join); /* NULL when out of memory */
 void coord_on_join(struct coord *c, const struct key *key, const struct msg *m);
 void coord_on_link(struct coord *c, const struct key *key, bool up, const char *text);
 void coord_on_profile(struct coord *c, struct coord_peer *p, struct msg *m);
@@ -144,16 +170,22 @@ void coord_on_link_report(struct coord *c, struct coord_peer *p, const struct ms
 void coord_check_parted(struct coord *c);
 void coord_on_ready(struct coord *c, struct coord_peer *p, const struct msg_ready *r);
 void coord_send_plan(struct coord *c, struct coord_peer *p);
+struct msg *coord_plan_msg(struct coord *c); /* NULL when out of memory */
 void coord_forget_plan(struct coord *c);
+bool coord_alloc_plan(struct coord *c);                        /* what a plan needs besides; false when out of memory */
 bool coord_can_spare(struct coord *c, struct coord_peer *p);   /* the others cover the model without it */
 bool coord_covered(const struct coord *c, uint32_t *ret_unit); /* the admitted holders together have every unit */
 
 /* coord_step.c */
 void coord_begin_run(struct coord *c);
+void coord_start_steps(struct coord *c); /* with the present version's, under the plan in force */
+bool coord_alloc_run(struct coord *c);   /* what a run needs besides the plan; false when out of memory */
 void coord_on_done(struct coord *c, struct coord_peer *p, const struct msg_done *d);
 void coord_resend_step(struct coord *c);
 void coord_resend_commit(struct coord *c); /* to who missed it */
+void coord_tell_commit(struct coord *c, struct coord_peer *p);
 void coord_free_step(struct coord *c);
+struct msg *coord_commit_msg(struct coord *c); /* last_commit; NULL when out of memory */
 
 void coord_try_finish(struct coord *c); /* commits the step if nothing is missing */
 void coord_progress(struct coord *c);   /* something of the step got done */
@@ -171,7 +203,23 @@ void coord_on_reduced(struct coord *c, struct coord_peer *p, const struct msg_re
 
 /* coord_rollback.c */
 void coord_rollback(struct coord *c);
+void coord_start_again(struct coord *c);      /* at the configuration's version, in a new lineage */
 uint32_t coord_wanted(const struct coord *c); /* peers that a plan is waited for */
+
+/* coord_restore.c: from the configuration's records. -E_CORRUPT, -E_NOMEM. */
+int coord_restore(struct coord *c);
+
+/* coord_reattach.c */
+void coord_first_event(struct coord *c); /* there is a clock now */
+void coord_reattach(struct coord *c);
+void coord_reattach_heard(struct coord *c, struct coord_peer *p); /* by heartbeat */
+
+/* coord_record.c */
+void coord_record_changes(struct coord *c); /* of members, plan and state since it was last called */
+void coord_record_commit(struct coord *c);  /* last_commit */
+void coord_record_point(struct coord *c, enum coord_record_kind kind, uint64_t key, const struct coord_save *what);
+uint64_t coord_history_key(uint64_t lineage, uint64_t step);
+void coord_put_u64s(const uint64_t *from, uint32_t n, uint8_t *to);
 
 /* coord_save.c */
 void coord_start_saving(struct coord *c); /* of the present version; the snapshot is asked for by message */

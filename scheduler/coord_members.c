@@ -79,7 +79,7 @@ static void change_view(struct coord *c)
             coord_send_view(c, c->peers[i]);
 }
 
-static struct coord_peer *add_peer(struct coord *c, const struct msg_join *join)
+struct coord_peer *coord_add_peer(struct coord *c, const struct msg_join *join)
 {
     struct coord_peer *p = mem_calloc(1, sizeof *p);
 
@@ -94,10 +94,8 @@ static struct coord_peer *add_peer(struct coord *c, const struct msg_join *join)
             p = mem_free(p);
         }
     }
-    if (!p) {
-        coord_oom(c);
+    if (!p)
         return NULL;
-    }
     p->join = *join;
     p->admitted = true;
     p->plan_peer = UINT32_MAX;
@@ -164,10 +162,12 @@ void coord_on_join(struct coord *c, const struct key *key, const struct msg *m)
         refuse(c, key, MSG_REFUSAL_FULL, "the job has all the peers it can take");
         return;
     }
-    struct coord_peer *p = add_peer(c, j);
+    struct coord_peer *p = coord_add_peer(c, j);
 
-    if (!p)
+    if (!p) {
+        coord_oom(c);
         return;
+    }
     welcome(c, key);
     c->update->view_changed = true; /* admitted; in the view once it is linked */
     snprintf(brings, sizeof brings, "%s, %u threads, %.1f GiB", j->device, j->n_threads,
@@ -221,6 +221,7 @@ void coord_on_link(struct coord *c, const struct key *key, bool up, const char *
     p->linked = up;
     if (up) {
         p->heard_at = c->now_ns;
+        p->back = true;
         if (!p->seen) {
             p->seen = true;
             change_view(c);
@@ -246,7 +247,7 @@ void coord_on_profile(struct coord *c, struct coord_peer *p, struct msg *m)
     p->backward_s = TAKE_PTR(f->backward_s);
     p->memory_bytes = f->memory_bytes;
     p->profiled = true;
-    if (c->phase >= COORD_CONNECT) {
+    if (c->phase >= COORD_CONNECT && p->plan_peer == UINT32_MAX && !p->restored) {
         char id[KEY_SHORT_LEN + 1];
 
         key_short(&p->join.key, id);
@@ -262,6 +263,8 @@ void coord_lost(struct coord *c, struct coord_peer *p, enum note_peer_state stat
     char id[KEY_SHORT_LEN + 1];
     uint32_t unit = 0;
     bool planned = p->plan_peer != UINT32_MAX, said = p->leaving && c->phase >= COORD_ENDING;
+
+    said = said || (!planned && p->restored && !p->back); /* it was gone before this coordinator was there */
 
     if (!p->admitted)
         return;
@@ -281,6 +284,9 @@ void coord_lost(struct coord *c, struct coord_peer *p, enum note_peer_state stat
         coord_forget_plan(c);
         c->phase = COORD_GATHER;
         c->waiting_said_at = 0;
+    } else if (c->phase == COORD_REATTACH) {
+        c->gone[p->plan_peer] = true;
+        coord_reattach(c);
     } else if (c->phase == COORD_RUN) {
         c->gone[p->plan_peer] = true;
         if (coord_covered(c, &unit)) {
@@ -304,7 +310,7 @@ static void forget_unseen(struct coord *c)
     uint32_t kept = 0;
 
     for (uint32_t i = 0; i < c->n_peers; i++)
-        if (c->peers[i]->admitted || c->peers[i]->seen)
+        if (c->peers[i]->admitted || c->peers[i]->seen || c->peers[i]->recorded)
             c->peers[kept++] = c->peers[i];
         else
             coord_peer_free(c->peers[i]);

@@ -54,7 +54,7 @@ bool coord_can_spare(struct coord *c, struct coord_peer *p)
     bool admitted = p->admitted, can;
 
     p->admitted = false;
-    can = c->phase == COORD_RUN && coord_covered(c, NULL);
+    can = (c->phase == COORD_RUN || c->phase == COORD_REATTACH) && coord_covered(c, NULL);
     p->admitted = admitted;
     return can;
 }
@@ -112,6 +112,16 @@ static void say_plan(struct coord *c)
     mem_free(text);
 }
 
+bool coord_alloc_plan(struct coord *c)
+{
+    c->plan_peers = mem_calloc(c->plan.n_peers, sizeof(struct coord_peer *));
+    c->link_up = mem_calloc((size_t)c->plan.n_peers * c->plan.n_peers, sizeof(bool));
+    c->link_failed = mem_calloc((size_t)c->plan.n_peers * c->plan.n_peers, sizeof(bool));
+    c->plan_view = c->view;
+    return c->plan_peers && c->link_up && c->link_failed && plan_groups(&c->plan, c->config.model, &c->groups) == 0 &&
+           routes_credit_init(&c->credit, &c->plan) == 0;
+}
+
 static int adopt_plan(struct coord *c, struct coord_peer **fleet, uint32_t n, const uint32_t *kept, struct plan *plan,
                       struct reason *why)
 {
@@ -127,12 +137,7 @@ static int adopt_plan(struct coord *c, struct coord_peer **fleet, uint32_t n, co
         return status;
     c->plan = *plan;
     *plan = (struct plan){0};
-    c->plan_peers = mem_calloc(c->plan.n_peers, sizeof(struct coord_peer *));
-    c->link_up = mem_calloc((size_t)c->plan.n_peers * c->plan.n_peers, sizeof(bool));
-    c->link_failed = mem_calloc((size_t)c->plan.n_peers * c->plan.n_peers, sizeof(bool));
-    c->plan_view = c->view;
-    if (!c->plan_peers || !c->link_up || !c->link_failed || plan_groups(&c->plan, c->config.model, &c->groups) < 0 ||
-        routes_credit_init(&c->credit, &c->plan) < 0)
+    if (!coord_alloc_plan(c))
         return -E_NOMEM;
     for (uint32_t i = 0; i < n; i++)
         if (kept[i] != UINT32_MAX) {
@@ -251,20 +256,28 @@ static void order_dials(struct coord *c, uint32_t i)
     msg_free(m);
 }
 
-void coord_send_plan(struct coord *c, struct coord_peer *p)
+struct msg *coord_plan_msg(struct coord *c)
 {
     struct msg *m = coord_msg(c, MSG_PLAN);
 
     if (!m)
-        return;
+        return NULL;
     m->plan.version = c->version;
     m->plan.seed = c->config.job->seed;
     m->plan.fetch = c->config.resumed;
     if (plan_copy(&c->plan, &m->plan.plan) < 0) {
         coord_oom(c);
-        msg_free(m);
-        return;
+        return msg_free(m);
     }
+    return m;
+}
+
+void coord_send_plan(struct coord *c, struct coord_peer *p)
+{
+    struct msg *m = coord_plan_msg(c);
+
+    if (!m)
+        return;
     p->asked_at = c->now_ns;
     coord_send(c, p, m);
 }

@@ -8,6 +8,18 @@
 
 #define REGATHER_NS (3 * NS_PER_S) /* so long the fleet of before is waited for; then whoever is there goes on */
 
+void coord_start_again(struct coord *c)
+{
+    const struct coord_config *k = &c->config;
+
+    c->version = k->start_version;
+    c->updates = k->start_updates;
+    c->loss = k->start_loss;
+    c->lineage++;
+    coord_record_point(c, COORD_RECORD_ROLLBACK, c->lineage,
+                       &(struct coord_save){.version = c->version, .updates = c->updates, .loss = c->loss});
+}
+
 void coord_rollback(struct coord *c)
 {
     struct coord_config *k = &c->config;
@@ -27,9 +39,7 @@ void coord_rollback(struct coord *c)
              k->resumed ? "the checkpoint" : "the beginning", k->start_version);
     coord_note(c, &(struct note){.kind = NOTE_ROLLBACK, .step = k->start_version, .text = text});
     coord_forget_plan(c);
-    c->version = k->start_version;
-    c->updates = k->start_updates;
-    c->loss = k->start_loss;
+    coord_start_again(c);
     c->has_commit = false;
     c->save_due = false;
     c->parted_at = 0;

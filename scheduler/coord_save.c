@@ -187,6 +187,7 @@ void coord_on_saved(struct coord *c, const struct coord_event *e)
         c->saved_loss = s->what.loss;
         memcpy(c->saved_hash, s->what.hash, HASH_BYTES);
         snprintf(c->saved_path, sizeof c->saved_path, "%s", e->text ? e->text : "");
+        coord_record_point(c, COORD_RECORD_CHECKPOINT, coord_history_key(c->lineage, s->what.version), &s->what);
         coord_note(c, &(struct note){.kind = NOTE_CHECKPOINT, .step = s->what.version, .text = c->saved_path});
     } else {
         coord_warn(c, "the checkpoint of step %" PRIu64 " could not be written: %s", s->what.version,

@@ -12,6 +12,8 @@ static const char *phase_text(const struct coord *c)
         return "connecting the peers";
     case COORD_SETUP:
         return "setting up the peers' state";
+    case COORD_REATTACH:
+        return "waiting for the peers of before";
     case COORD_RUN:
         return "training";
     case COORD_STALLED:

@@ -133,8 +133,7 @@ static void begin_step(struct coord *c)
     coord_try_finish(c); /* a last step without evaluation is done at once */
 }
 
-/* What a run needs besides the plan. false when out of memory. */
-static bool alloc_run(struct coord *c)
+bool coord_alloc_run(struct coord *c)
 {
     const struct job *job = c->config.job;
 
@@ -166,12 +165,17 @@ static bool alloc_run(struct coord *c)
 
 void coord_begin_run(struct coord *c)
 {
-    if (!alloc_run(c)) {
+    if (!coord_alloc_run(c)) {
         coord_oom(c);
         return;
     }
-    c->phase = COORD_RUN;
     c->first_version = c->version;
+    coord_start_steps(c);
+}
+
+void coord_start_steps(struct coord *c)
+{
+    c->phase = COORD_RUN;
     c->committed_at = c->now_ns;
     begin_step(c);
 }
@@ -216,23 +220,30 @@ static double gradient_norm(const struct coord *c)
     return sqrt(sum);
 }
 
-static void send_commit(struct coord *c, struct coord_peer *p)
+struct msg *coord_commit_msg(struct coord *c)
 {
     struct msg *m = coord_msg(c, MSG_COMMIT);
 
     if (!m)
-        return;
+        return NULL;
     m->commit = c->last_commit;
     m->commit.groups = NULL;
     if (c->last_commit.n_groups) {
         m->commit.groups = mem_dup(c->last_commit.groups, c->last_commit.n_groups * sizeof *m->commit.groups);
         if (!m->commit.groups) {
             coord_oom(c);
-            msg_free(m);
-            return;
+            return msg_free(m);
         }
     }
-    coord_send(c, p, m);
+    return m;
+}
+
+static void send_commit(struct coord *c, struct coord_peer *p)
+{
+    struct msg *m = coord_commit_msg(c);
+
+    if (m)
+        coord_send(c, p, m);
 }
 
 /* Writes the commit of the present step into last_commit. */
@@ -296,6 +307,7 @@ static void commit(struct coord *c, bool skipped)
                   (job->checkpoint.every > 0 && version % job->checkpoint.every == 0);
     c->last_commit.snapshot = c->save_due && c->saving.phase == SAVING_NONE;
     c->has_commit = true;
+    coord_record_commit(c);
     for (uint32_t i = 0; i < c->plan.n_peers; i++)
         if (coord_alive(c, i))
             send_commit(c, c->plan_peers[i]);
@@ -359,6 +371,12 @@ void coord_try_finish(struct coord *c)
     coord_end(c, 0, NULL);
 }
 
+void coord_tell_commit(struct coord *c, struct coord_peer *p)
+{
+    p->told_at = c->now_ns;
+    send_commit(c, p);
+}
+
 void coord_resend_commit(struct coord *c)
 {
     for (uint32_t i = 0; i < c->plan.n_peers; i++) {
@@ -368,8 +386,7 @@ void coord_resend_commit(struct coord *c)
             p->heartbeat.epoch != c->plan.epoch || c->now_ns - c->committed_at <= COORD_RESEND_NS ||
             c->now_ns - p->told_at <= COORD_RESEND_NS)
             continue;
-        p->told_at = c->now_ns;
-        send_commit(c, p);
+        coord_tell_commit(c, p);
     }
 }
 

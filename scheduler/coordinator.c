@@ -90,6 +90,24 @@ static void send_all(struct coordinator *c)
     fx->n_sends = 0;
 }
 
+/* Nothing of an update is done before its records are on the disk; if they cannot be, nothing of it is done at all. */
+static bool write_then_tell(struct coordinator *c)
+{
+    struct reason why = {0};
+    int status = coordinator_write(c, &why);
+
+    if (status == 0) {
+        coordinator_tell_notes(c);
+        return true;
+    }
+    c->update.over = true;
+    c->update.status = status;
+    c->update.why = why;
+    coordinator_free_notes(c);
+    effects_done(&c->update.fx);
+    return false;
+}
+
 static void step(struct coordinator *c, struct coord_event *e)
 {
     struct task **tasks;
@@ -97,6 +115,8 @@ static void step(struct coordinator *c, struct coord_event *e)
 
     e->now = clock_now_ns();
     coord_step(c->engine, e, &c->update);
+    if (!write_then_tell(c))
+        return;
     if (c->update.view_changed)
         admit(c);
     send_all(c);
@@ -261,17 +281,6 @@ static void say_start(struct coordinator *c)
             &(struct note){.kind = NOTE_WARNING, .text = "there is no checkpoint to resume from: beginning at step 0"});
 }
 
-/* The engine's last note lacks what only the shell knows: the unigram loss for comparison. */
-static void note_with_data(void *arg, const struct note *n)
-{
-    struct coordinator *c = arg;
-    struct note with = *n;
-
-    if (n->kind == NOTE_DONE)
-        with.unigram_loss = data_unigram_loss(c->data);
-    c->config.note(c->config.note_arg, &with);
-}
-
 /* The run is over, and its peers know or had the time to. */
 static bool is_finished(const struct coordinator *c, int64_t now, int64_t *over_at)
 {
@@ -287,9 +296,8 @@ int coordinator_run(struct coordinator *c, struct reason *why)
     int64_t ticked = 0, over_at = 0;
     int status = 0;
 
-    c->update.note = note_with_data;
-    c->update.note_arg = c;
     say_start(c);
+    admit(c); /* the members of before: nobody is refused for being early */
     while (status == 0 && !is_finished(c, clock_now_ns(), &over_at)) {
         struct net_event e = {0};
 

@@ -13,17 +13,19 @@ struct coordinator_config {
     const struct job *job; /* steps, peers already overridden by flags */
     const char
         *job_text; /* the file's text, sent to the peers (with the overrides of `job` in force through these fields) */
-    const char *run_dir;     /* checkpoints and the term live here; made if missing */
+    const char *run_dir;     /* checkpoints and the ledger live here; made if missing */
     const char *plan_text;   /* a forced plan (plan_parse), NULL = the scheduler decides */
     const struct key *order; /* [n_order] a plan numbers these peers first, in this order, and others as they join;
                                 outlives the coordinator */
     uint32_t n_order;
     uint64_t stop_after; /* the run is done after that many committed steps, its schedule still that of the whole job:
                             20 steps, then a resume to 40, equal 40 at once. 0 = job->train.steps; at most that */
-    bool resume;         /* from the newest checkpoint in run_dir; without one the run starts at step 0 and says so */
+    bool resume;         /* with the peers of before, if the coordinator died and they are still there; else from the
+                            newest checkpoint in run_dir; without one the run starts at step 0 and says so */
     const struct key_pair *key;
     const char *host; /* address to listen on: "127.0.0.1", "*" */
     uint16_t port;    /* lobby; control and bulk are port + 1 and port + 2; 0 = the kernel's choice for all three */
+    bool same_port;   /* a resumed run listens where it did before, whatever port says: its peers look for it there */
     const char *const
         *advertise; /* addresses to put in the invite; n_advertise = 0: those of this machine that fit host */
     uint32_t n_advertise;

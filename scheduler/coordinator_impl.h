@@ -1,5 +1,5 @@
 /* The coordinator process's insides, shared by its files only: coordinator.c (the loop), coordinator_open.c (starting
- * and freeing). */
+ * and freeing), coordinator_ledger.c (what is written before it is told), coordinator_notes.c. */
 #ifndef SHOAL_SCHEDULER_COORDINATOR_IMPL_H
 #define SHOAL_SCHEDULER_COORDINATOR_IMPL_H
 
@@ -10,9 +10,9 @@
 #include "model/data.h"
 #include "parallel/wire.h"
 #include "runtime/store/file.h"
+#include "runtime/store/ledger.h"
 #include "scheduler/coord.h"
 #include "scheduler/coordinator.h"
-#include "scheduler/runfile.h"
 #include "scheduler/saver.h"
 
 #define COORDINATOR_EXITED_MAX    64
@@ -23,9 +23,23 @@ struct exited {
     char text[TEXT_MAX_LEN + 1];
 };
 
+/* What a run remembers of its coordinators' lives: the ledger's record of its own. */
+struct coordinator_life {
+    uint64_t term; /* counts the lives */
+    uint8_t job_id[INVITE_JOB_ID_BYTES];
+    uint8_t capability[INVITE_CAPABILITY_BYTES];
+    struct key key;
+    uint8_t job_hash[HASH_BYTES]; /* of the job file's text and the seed */
+    uint16_t port[NET_CHANNELS];  /* 0 = none yet */
+};
+
 struct coordinator {
     struct coordinator_config config;
-    struct runfile run;
+    struct coordinator_life run;
+    struct ledger *ledger;
+    bool reattach; /* the peers of the life before may come back */
+    struct note *notes;
+    uint32_t n_notes, cap_notes;
     struct file_lock *lock;
     struct model *model;
     struct data *data;
@@ -51,5 +65,17 @@ struct coordinator {
 
 /* Opens the newest checkpoint of the run; none is fine. */
 int coordinator_open_checkpoint(struct coordinator *c, struct reason *why);
+
+/* coordinator_ledger.c */
+int coordinator_begin_term(struct coordinator *c, struct reason *why); /* opens the ledger; the new term is in it */
+int coordinator_note_ports(struct coordinator *c, struct reason *why);
+int coordinator_load(struct coordinator *c, struct coord_record **ret, uint32_t *ret_n, struct reason *why);
+void coordinator_free_records(struct coord_record *records, uint32_t n);
+int coordinator_write(struct coordinator *c, struct reason *why); /* the update's records, all or none */
+
+/* coordinator_notes.c */
+void coordinator_keep_note(void *coordinator, const struct note *n);
+void coordinator_tell_notes(struct coordinator *c);
+void coordinator_free_notes(struct coordinator *c);
 
 #endif

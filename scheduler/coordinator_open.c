@@ -28,7 +28,7 @@ static int open_run(struct coordinator *c, struct reason *why)
                           "another coordinator is running in %s; wait for it, or choose another folder with --run",
                           c->config.run_dir);
     if (status == 0)
-        status = runfile_begin_term(c->config.run_dir, &c->run, why);
+        status = coordinator_begin_term(c, why);
     return status;
 }
 
@@ -64,16 +64,21 @@ int coordinator_open_checkpoint(struct coordinator *c, struct reason *why)
 static int open_net(struct coordinator *c, struct reason *why)
 {
     uint16_t port = c->config.port;
+    bool again = c->config.resume && c->config.same_port && c->run.port[NET_LOBBY];
     struct net_config n = {.host = c->config.host, .listen = {true, true, true}};
 
     memcpy(n.curve_pub, c->config.key->curve_pub, sizeof n.curve_pub);
     memcpy(n.curve_secret, c->config.key->curve_secret, sizeof n.curve_secret);
-    if (port) {
+    if (again) {
+        memcpy(n.port, c->run.port, sizeof n.port);
+    } else if (port) {
         n.port[NET_LOBBY] = port;
         n.port[NET_CONTROL] = (uint16_t)(port + 1);
         n.port[NET_BULK] = (uint16_t)(port + 2);
     }
-    return net_open(&n, &c->wire.net, why);
+    int status = net_open(&n, &c->wire.net, why);
+
+    return status < 0 ? status : coordinator_note_ports(c, why);
 }
 
 static int make_invite(struct coordinator *c, struct reason *why)
@@ -100,10 +105,13 @@ static int make_invite(struct coordinator *c, struct reason *why)
     return status < 0 ? reason_set(why, status, "no invite can be made of the addresses to advertise") : 0;
 }
 
-static int make_engine(struct coordinator *c)
+static int make_engine(struct coordinator *c, struct reason *why)
 {
     const struct checkpoint_state *s = c->checkpoint ? checkpoint_state(c->checkpoint) : NULL;
     const struct job *job = c->config.job;
+    struct coord_record *records = NULL;
+    uint32_t n_records = 0;
+    int status = coordinator_load(c, &records, &n_records, why);
     struct coord_config e = {.job = job,
                              .model = c->model,
                              .key = c->config.key,
@@ -119,11 +127,19 @@ static int make_engine(struct coordinator *c)
                              .resumed = s != NULL,
                              .dead_ns = c->config.dead_ns,
                              .control_port = net_port(c->wire.net, NET_CONTROL),
-                             .bulk_port = net_port(c->wire.net, NET_BULK)};
+                             .bulk_port = net_port(c->wire.net, NET_BULK),
+                             .records = records,
+                             .n_records = n_records,
+                             .reattach = c->reattach};
 
     memcpy(e.job_id, c->run.job_id, sizeof e.job_id);
     memcpy(e.capability, c->run.capability, sizeof e.capability);
-    return coord_new(&e, &c->engine);
+    if (status == 0)
+        status = coord_new(&e, &c->engine);
+    coordinator_free_records(records, n_records);
+    return status == -E_CORRUPT && why->text[0] == '\0'
+               ? reason_set(why, status, "the ledger in %s holds what no coordinator wrote", c->config.run_dir)
+               : status;
 }
 
 static int make_saver(struct coordinator *c)
@@ -147,8 +163,8 @@ int coordinator_new(const struct coordinator_config *config, struct coordinator 
         return -E_NOMEM;
     c->config = *config;
     pthread_mutex_init(&c->exited_lock, NULL);
-    c->update.note = config->note;
-    c->update.note_arg = config->note_arg;
+    c->update.note = coordinator_keep_note;
+    c->update.note_arg = c;
     status = model_new(config->job, &c->model, why);
     if (status == 0)
         status = data_open(config->job, &c->data, why);
@@ -165,7 +181,7 @@ int coordinator_new(const struct coordinator_config *config, struct coordinator 
     if (status == 0)
         status = make_invite(c, why);
     if (status == 0)
-        status = make_engine(c);
+        status = make_engine(c, why);
     if (status == 0)
         status = make_saver(c);
     if (status < 0) {
@@ -181,7 +197,8 @@ struct coordinator *coordinator_free(struct coordinator *c)
     if (!c)
         return NULL;
     saver_free(c->saver);
-    effects_done(&c->update.fx);
+    coord_update_done(&c->update);
+    coordinator_free_notes(c);
     coord_free(c->engine);
     net_free(c->wire.net);
     wire_done(&c->wire);
@@ -191,6 +208,7 @@ struct coordinator *coordinator_free(struct coordinator *c)
     model_free(c->model);
     blob_unref(c->job_text);
     mem_free(c->checkpoints_dir);
+    ledger_close(c->ledger);
     file_unlock(c->lock);
     pthread_mutex_destroy(&c->exited_lock);
     return mem_free(c);

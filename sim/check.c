@@ -49,7 +49,7 @@ void check_fail(struct cluster *c, const char *fmt, ...)
 
 void check_backward(struct cluster *c, uint32_t i, const struct task *t)
 {
-    if (c->config.lenient || t->epoch < c->epoch)
+    if (c->config.lenient || t->epoch < c->epoch || t->term < c->term)
         return;
     if (t->step != c->committed) {
         check_fail(c, "node %u computed step %" PRIu64 ", %" PRIu64 " is being trained", i, t->step, c->committed);
@@ -78,10 +78,21 @@ static void plan_deeds(struct cluster *c)
 }
 
 /* A commit is about to be told, perhaps again. */
+void check_told(struct cluster *c, const struct msg_commit *k)
+{
+    if (k->step + 1 != c->committed)
+        check_fail(c, "the commit of step %" PRIu64 " is told, %" PRIu64 " are written", k->step, c->committed);
+}
+
+void check_rollback(struct cluster *c, uint64_t version)
+{
+    c->committed = version;
+    c->epoch++; /* the next plan's */
+    memset(c->computed, 0, (size_t)c->model->M * c->model->n_units);
+}
+
 void check_commit(struct cluster *c, const struct msg_commit *k)
 {
-    if (k->step + 1 == c->committed)
-        return;
     if (k->step != c->committed) {
         check_fail(c, "step %" PRIu64 " is committed after %" PRIu64 " steps", k->step, c->committed);
         return;
@@ -160,9 +171,8 @@ void check_note(void *cluster, const struct note *n)
         break;
     case NOTE_ROLLBACK:
         c->result.n_rollbacks++;
-        c->committed = n->step;
-        c->epoch++; /* the next plan's */
-        memset(c->computed, 0, (size_t)c->model->M * c->model->n_units);
+        check_rollback(c, n->step);
+        c->rollback_noted = true;
         break;
     case NOTE_PEER:
         mark_removed(c, n);

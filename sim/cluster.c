@@ -145,7 +145,10 @@ struct cluster *cluster_free(struct cluster *c)
         mem_free(n->tasks);
     }
     coord_free(c->coord);
-    effects_done(&c->update.fx);
+    for (uint32_t i = 0; i < c->n_ledger; i++)
+        blob_unref(c->ledger[i].data);
+    mem_free(c->ledger);
+    coord_update_done(&c->update);
     cluster_checkpoint_free(c->storing);
     cluster_checkpoint_free(c->saved);
     mem_free(c->computed);
@@ -175,7 +178,7 @@ static void kill_node(struct cluster *c, uint32_t a)
 
 void cluster_deed(struct cluster *c, enum cluster_deed deed, uint32_t a, uint32_t b)
 {
-    static const char *const names[] = {"kill", "exit", "cut", "heal", "leave", "stop"};
+    static const char *const names[] = {"kill", "exit", "cut", "heal", "leave", "stop", "crash"};
 
     trace_line(c, "%s %u %u", names[deed], a, b);
     switch (deed) {
@@ -201,6 +204,12 @@ void cluster_deed(struct cluster *c, enum cluster_deed deed, uint32_t a, uint32_
     case CLUSTER_STOP:
         shell_coord_event(c, &(struct coord_event){.kind = COORD_STOP});
         break;
+    case CLUSTER_CRASH:
+        c->crash_kind = a;
+        c->away_ns = b * NS_PER_MS;
+        if (a == 0)
+            restart_crash(c);
+        break;
     }
 }
 
@@ -208,7 +217,7 @@ static void tick(struct cluster *c, uint32_t i)
 {
     struct node *n = &c->nodes[i];
 
-    if (!n->alive || n->over)
+    if (n->over || (i > 0 && !n->alive))
         return;
     cluster_plan_event(c, c->now + TICK_NS, EVENT_TICK, i, i);
     if (i == 0)
@@ -268,13 +277,17 @@ static void handle(struct cluster *c, struct event *e)
         shell_worker_task(c, e->to);
         break;
     case EVENT_SAVED:
-        shell_coord_saved(c);
+        if (e->life == c->life)
+            shell_coord_saved(c);
         break;
     case EVENT_HOSTILE:
         hostile_say(c, e->to);
         break;
     case EVENT_DEED:
         cluster_deed(c, e->deed, e->from, e->to);
+        break;
+    case EVENT_RESTART:
+        restart_start(c);
         break;
     }
     blob_unref(e->head);

@@ -4,8 +4,9 @@
  *
  * The shells around the engines are played here: joining through the lobby, links, profiles, checkpoints in memory.
  * After every event, outside the engines, this is checked: steps are committed in order and once; a (step, microbatch,
- * unit) is computed backward before its step counts, and once by who is not lost; nobody applies what was not
- * committed; versions never go back; what an engine says can be encoded; devices are asked for nothing absurd. */
+ * unit) is computed backward before its step counts, and once by who is not lost in one term; nobody applies what was
+ * not committed; what is told was written before; the ledger's history only grows; versions never go back; what an
+ * engine says can be encoded; devices are asked for nothing absurd. */
 #ifndef SHOAL_SIM_CLUSTER_H
 #define SHOAL_SIM_CLUSTER_H
 
@@ -63,6 +64,9 @@ enum cluster_deed {
     CLUSTER_HEAL,  /* a, b: it does again */
     CLUSTER_LEAVE, /* a: is asked to leave politely */
     CLUSTER_STOP,  /* the coordinator is asked to stop */
+    CLUSTER_CRASH, /* the coordinator's process vanishes: a = 0: now; else when the next record of kind a - 1 (enum
+                      coord_record_kind) is written, and nothing told; it is started again b ms later, from its ledger
+                      (0: never) */
 };
 
 struct cluster;
@@ -86,7 +90,7 @@ struct cluster_result {
     struct reason why;
     uint64_t version; /* of the last commit */
     double loss, eval_loss;
-    uint32_t n_evals, n_skipped, n_saved, n_plans, n_warnings, n_rollbacks, n_released;
+    uint32_t n_evals, n_skipped, n_saved, n_plans, n_warnings, n_rollbacks, n_released, n_crashes;
     uint64_t n_messages, dropped; /* by workers, as contradicting */
     int64_t ended_at;
     const struct cluster_checkpoint *saved; /* the newest one; the cluster's */

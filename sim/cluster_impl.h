@@ -1,5 +1,6 @@
 /* The cluster's insides, shared by its files: cluster.c (time, events, deeds), wire.c (the network), shell_coord.c and
- * shell_worker.c (the processes around the engines), check.c (what is checked and told), hostile.c (random messages).
+ * shell_worker.c (the processes around the engines), restart.c (the coordinator's lives), check.c (what is checked and
+ * told), hostile.c (random messages).
  */
 #ifndef SHOAL_SIM_CLUSTER_IMPL_H
 #define SHOAL_SIM_CLUSTER_IMPL_H
@@ -24,6 +25,7 @@ enum event_kind {
     EVENT_SAVED,   /* the checkpoint in memory is complete */
     EVENT_HOSTILE, /* to: says something random */
     EVENT_DEED,    /* deed, from, to */
+    EVENT_RESTART, /* of the coordinator */
 };
 
 struct event {
@@ -34,6 +36,7 @@ struct event {
     uint32_t from, to;
     enum lane lane;
     bool flag;
+    uint32_t life; /* SAVED: whose checkpoint it is */
     struct blob *head, *body;
 };
 
@@ -86,12 +89,18 @@ struct cluster {
     struct key admitted[NODES_MAX];
     uint32_t n_admitted, joiner; /* joiner: the node whose JOIN is being answered */
     uint64_t term;
+    uint32_t life; /* how often the coordinator crashed */
+    struct coord_record *ledger;
+    uint32_t n_ledger, cap_ledger;
+    uint32_t crash_kind; /* a crash to come when that kind is written: 1 + kind, 0 = none */
+    int64_t away_ns;
     struct cluster_checkpoint *storing, *saved;
     struct coord_save saving;
 
     /* check.c */
     uint64_t most_committed; /* before any rollback */
     uint64_t epoch;          /* of the newest plan; work for older ones counts no more */
+    bool rollback_noted;     /* and about to be written */
     bool rolled_back;        /* the checkpoint to read from is the saved one */
     uint8_t *computed;       /* [M * n_units] of the step being trained: the node whose backward counts, 0 = none yet */
     uint64_t committed;
@@ -118,6 +127,11 @@ void shell_coord_link(struct cluster *c, uint32_t from, bool up);
 void shell_coord_event(struct cluster *c, struct coord_event *e);
 void shell_coord_saved(struct cluster *c);
 
+/* restart.c */
+bool restart_write(struct cluster *c, const struct coord_update *u); /* whether the coordinator shall crash now */
+void restart_crash(struct cluster *c);
+void restart_start(struct cluster *c);
+
 /* shell_worker.c */
 int shell_worker_start(struct cluster *c, uint32_t i);
 void shell_worker_tick(struct cluster *c, uint32_t i);
@@ -125,11 +139,14 @@ void shell_worker_message(struct cluster *c, uint32_t from, uint32_t i, struct m
 void shell_worker_link(struct cluster *c, uint32_t i, uint32_t from, bool up);
 void shell_worker_task(struct cluster *c, uint32_t i);
 void shell_worker_leave(struct cluster *c, uint32_t i);
+void shell_worker_redial(struct cluster *c, uint32_t i); /* the coordinator listens again */
 
 /* check.c */
 void check_fail(struct cluster *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void check_backward(struct cluster *c, uint32_t i, const struct task *t);
-void check_commit(struct cluster *c, const struct msg_commit *k);
+void check_commit(struct cluster *c, const struct msg_commit *k); /* is written */
+void check_told(struct cluster *c, const struct msg_commit *k);
+void check_rollback(struct cluster *c, uint64_t version);
 void check_apply(struct cluster *c, uint32_t i, const struct task *t);
 void check_worker(struct cluster *c, uint32_t i);
 void check_note(void *cluster, const struct note *n);

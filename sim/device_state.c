@@ -135,6 +135,16 @@ static void update_group(struct device *d, uint32_t group, const struct kern_ada
     }
 }
 
+static void run_forget(struct device *d)
+{
+    for (uint32_t i = 0; i < d->model->n_tensors; i++)
+        for (uint32_t u = 0; u < MODEL_USES_MAX; u++)
+            if (d->tensors[i].sum[u])
+                memset(d->tensors[i].sum[u], 0, (size_t)d->model->tensors[i].n * sizeof(int64_t));
+    for (uint32_t i = 0; i < d->n_slots; i++)
+        d->slots[i].used = false;
+}
+
 static void run_apply(struct device *d, struct task *t)
 {
     if (d->version_known && t->step != d->version)
@@ -142,12 +152,7 @@ static void run_apply(struct device *d, struct task *t)
     for (uint32_t g = 0; !t->skipped && g < d->groups.n; g++)
         if (d->group_sums[g])
             update_group(d, g, &t->update);
-    for (uint32_t i = 0; i < d->model->n_tensors; i++)
-        for (uint32_t u = 0; u < MODEL_USES_MAX; u++)
-            if (d->tensors[i].sum[u])
-                memset(d->tensors[i].sum[u], 0, (size_t)d->model->tensors[i].n * sizeof(int64_t));
-    for (uint32_t i = 0; i < d->n_slots; i++)
-        d->slots[i].used = false;
+    run_forget(d);
     d->version = t->step + 1;
     d->version_known = true;
     d->unit_state_valid = false;
@@ -240,6 +245,9 @@ void device_run_state(struct device *d, struct task *t)
     switch (t->kind) {
     case TASK_APPLY:
         run_apply(d, t);
+        break;
+    case TASK_FORGET:
+        run_forget(d);
         break;
     case TASK_SNAPSHOT:
         run_snapshot(d, t);

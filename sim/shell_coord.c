@@ -28,12 +28,17 @@ int shell_coord_start(struct cluster *c)
         return status;
     memcpy(config.job_text->data, "job\n", 4);
     memcpy(config.capability, capability, sizeof capability);
-    if (c->config.resume) {
+    const struct cluster_checkpoint *from = c->rolled_back ? c->saved : c->config.resume;
+
+    if (from) {
         config.resumed = true;
-        config.start_version = c->config.resume->version;
-        config.start_updates = c->config.resume->updates;
-        config.start_loss = c->config.resume->loss;
+        config.start_version = from->version;
+        config.start_updates = from->updates;
+        config.start_loss = from->loss;
     }
+    config.records = c->ledger;
+    config.n_records = c->n_ledger;
+    config.reattach = true;
     status = coord_new(&config, &c->coord);
     blob_unref(config.job_text);
     c->update.note = check_note;
@@ -116,7 +121,7 @@ static void send_one(struct cluster *c, const struct effects_send *s)
     if (s->msg->type == MSG_LEASES)
         fill_leases(c, s->msg);
     if (s->msg->type == MSG_COMMIT)
-        check_commit(c, &s->msg->commit);
+        check_told(c, &s->msg->commit);
     wire_send(c, 0, to, s->msg);
 }
 
@@ -138,13 +143,18 @@ void shell_coord_event(struct cluster *c, struct coord_event *e)
 {
     struct coord_update *u = &c->update;
 
-    if (c->nodes[0].over) {
+    if (c->nodes[0].over || !c->nodes[0].alive) {
         msg_free(e->msg);
         task_free(e->task);
         return;
     }
     e->now = c->now;
     coord_step(c->coord, e, u);
+    if (restart_write(c, u)) {
+        restart_crash(c);
+        return;
+    }
+    coord_records_clear(u);
     /* Effects are moved out first: serving a piece is the engine's next event. */
     struct effects fx = u->fx;
 
@@ -153,7 +163,7 @@ void shell_coord_event(struct cluster *c, struct coord_event *e)
         c->n_admitted = coord_view_keys(c->coord, c->admitted);
     if (u->save) {
         c->saving = u->save_what;
-        cluster_plan_event(c, c->now + SAVE_NS, EVENT_SAVED, 0, 0);
+        cluster_plan_event(c, c->now + SAVE_NS, EVENT_SAVED, 0, 0)->life = c->life;
     }
     c->rolled_back = c->rolled_back || u->rollback;
     u->view_changed = u->save = u->rollback = false;
@@ -161,7 +171,8 @@ void shell_coord_event(struct cluster *c, struct coord_event *e)
         send_one(c, &fx.sends[i]);
     for (uint32_t i = 0; i < fx.n_tasks; i++) {
         if (fx.tasks[i]->kind == TASK_STATE_WRITE) {
-            store(c, fx.tasks[i]);
+            if (c->nodes[0].alive)
+                store(c, fx.tasks[i]);
             task_free(fx.tasks[i]);
         } else {
             serve(c, fx.tasks[i]);

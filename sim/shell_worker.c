@@ -8,6 +8,7 @@
 
 #define ASK_NS    (1 * NS_PER_S)
 #define ORPHAN_NS (10 * NS_PER_S)
+#define REDIAL_NS (200 * NS_PER_MS)
 
 static void end(struct cluster *c, uint32_t i, int status, const struct reason *why)
 {
@@ -175,6 +176,14 @@ static void report_link(struct cluster *c, uint32_t i, uint32_t other, bool up)
     wire_send(c, i, 0, m);
 }
 
+static void introduce(struct cluster *c, uint32_t i)
+{
+    profile(c, i);
+    for (uint32_t k = 1; k < c->n_nodes; k++)
+        if (c->linked[i][k])
+            report_link(c, i, k, true);
+}
+
 void shell_worker_link(struct cluster *c, uint32_t i, uint32_t from, bool up)
 {
     struct node *n = &c->nodes[i];
@@ -185,10 +194,7 @@ void shell_worker_link(struct cluster *c, uint32_t i, uint32_t from, bool up)
     }
     if (up) {
         n->orphaned_at = 0;
-        profile(c, i);
-        for (uint32_t k = 1; k < c->n_nodes; k++)
-            if (c->linked[i][k])
-                report_link(c, i, k, true);
+        introduce(c, i);
     } else if (c->nodes[0].over) {
         struct reason why = {0};
 
@@ -250,14 +256,38 @@ static void on_refuse(struct cluster *c, uint32_t i, const struct msg_refuse *r)
         end(c, i, reason_set(&why, -E_AUTH, "%s", r->text), &why);
 }
 
-static void on_view(struct cluster *c, uint32_t i, const struct msg_view *v)
+static void on_view(struct cluster *c, uint32_t i, const struct msg *m)
 {
+    bool again = m->term > c->nodes[i].term;
+
+    if (again)
+        c->nodes[i].term = m->term;
     struct msg *ack = message(c, i, MSG_VIEW_ACK);
 
-    if (!msg_view_verify(v, &c->nodes[0].key.pub))
+    if (!msg_view_verify(&m->view, &c->nodes[0].key.pub))
         check_fail(c, "a view with a wrong signature");
-    ack->view_ack.number = v->number;
+    ack->view_ack.number = m->view.number;
     wire_send(c, i, 0, ack);
+    if (again) /* what was said in the old term counts for nothing */
+        introduce(c, i);
+}
+
+void shell_worker_redial(struct cluster *c, uint32_t i)
+{
+    struct node *n = &c->nodes[i];
+    bool admitted = false;
+
+    if (!n->alive || n->over || !n->welcomed || c->cut[0][i])
+        return;
+    for (uint32_t k = 0; k < c->n_admitted; k++)
+        admitted = admitted || key_equal(&c->admitted[k], &n->key.pub);
+    if (admitted) {
+        wire_link(c, 0, i, true, (int64_t)rng_below(&c->rng, REDIAL_NS));
+    } else {
+        struct reason why = {0};
+
+        end(c, i, reason_set(&why, -E_AUTH, "its key is not admitted any more"), &why);
+    }
 }
 
 void shell_worker_message(struct cluster *c, uint32_t from, uint32_t i, struct msg *m)
@@ -275,7 +305,7 @@ void shell_worker_message(struct cluster *c, uint32_t from, uint32_t i, struct m
         break;
     case MSG_VIEW:
         if (from == 0)
-            on_view(c, i, &m->view);
+            on_view(c, i, m);
         goto engine;
     default:
     engine:

@@ -253,7 +253,7 @@ class Coordinator(shoal.Case):
         coordinator = self.start("coordinator", job, "--run", self.run_dir(), "--listen", "127.0.0.1", "--port", "0",
                                  "--peers", "1")
         invite = coordinator.wait_named("invite")["invite"]
-        peer = self.start("peer", invite, "--key", self.path("key"), "--threads", "1")
+        peer = self.start("peer", invite, "--key", self.path("key"), "--threads", "1", "--wait", "3")
         coordinator.wait_event(lambda e: e["event"] == "step" and e["step"] == 2)
         coordinator.popen.kill()
         self.assertEqual(peer.finish(30), 7, peer.describe())
