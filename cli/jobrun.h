@@ -37,7 +37,8 @@ struct jobrun_args {
          .help = "stop after N steps of the job; the learning rate still follows the whole job, so that a later "      \
                  "--resume goes on as if there had been no stop"},                                                     \
         {"resume", NULL, OPTION_FLAG, offsetof(type, run.resume),                                                      \
-         .help = "go on from the newest checkpoint in the run's folder"},                                              \
+         .help = "go on: with the peers of before if they are still there, else from the newest checkpoint in the "    \
+                 "run's folder"},                                                                                      \
         {"run",                                                                                                        \
          "DIR",                                                                                                        \
          OPTION_TEXT,                                                                                                  \

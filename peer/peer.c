@@ -268,8 +268,7 @@ static void step(struct peer *p, struct worker_event *e)
     effects_clear(fx);
 }
 
-/* The first view of a coordinator that was started again tells the new term; what was said in the old one counts for
- * nothing. */
+/* A coordinator that was started again tells its term by a view; what was said in the old one counts for nothing. */
 static void on_view(struct peer *p, const struct msg *m, int64_t now)
 {
     bool again = m->term > p->links.term;
@@ -331,7 +330,7 @@ static void say_gone(struct peer *p)
     char line[160];
 
     snprintf(line, sizeof line,
-             "no link to the coordinator: keeping what this peer holds, and waiting %d s for it to come back",
+             "no link to the coordinator: this peer keeps what it holds and waits %d s for its return",
              (int)(p->config.patience_ns / NS_PER_S));
     say(p, line);
 }

@@ -117,6 +117,9 @@ void coord_step(struct coord *c, const struct coord_event *event, struct coord_u
 void coord_records_clear(struct coord_update *u); /* the records are written */
 void coord_update_done(struct coord_update *u);   /* frees records and effects */
 
+/* Whether a plan of the life before is in force, and its holders are waited for. */
+bool coord_reattaches(const struct coord *c);
+
 /* Identity keys of the admitted peers. Returns the number; ret has room for PEERS_MAX. */
 uint32_t coord_view_keys(const struct coord *c, struct key *ret);
 

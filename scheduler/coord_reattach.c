@@ -22,6 +22,11 @@ void coord_first_event(struct coord *c)
     c->committed_at = c->progress_at = c->now_ns;
 }
 
+bool coord_reattaches(const struct coord *c)
+{
+    return c->phase == COORD_REATTACH;
+}
+
 static bool is_back(const struct coord *c, const struct coord_peer *p)
 {
     return p->linked && p->view_acked >= c->restart_view && p->heartbeat.epoch == c->plan.epoch &&

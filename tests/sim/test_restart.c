@@ -8,7 +8,9 @@
 
 #include <string.h>
 
-#include "scheduler/coord.h"
+#include "crypto/key.h"
+#include "runtime/base/mem.h"
+#include "sim/cluster_impl.h"
 #include "tests/sim/rig.h"
 
 #define SEEDS 240
@@ -320,6 +322,83 @@ static void a_peer_that_leaves_meanwhile_loses_no_step(void **state)
     }
 }
 
+static void crash_for_good(struct cluster *c, void *arg)
+{
+    (void)arg;
+    cluster_when(c, 4, 5 * NS_PER_MS, CLUSTER_CRASH, 0, 0);
+}
+
+/* Starts an engine from these records, lets it be for a moment, and says how it began. */
+static int begin(struct cluster *c, const struct coord_record *records, uint32_t n)
+{
+    struct coord_config config = {.job = c->config.job,
+                                  .model = c->model,
+                                  .key = &c->nodes[0].key,
+                                  .term = c->term,
+                                  .stop_after = 8,
+                                  .records = records,
+                                  .n_records = n,
+                                  .reattach = true};
+    struct coord_update u = {0};
+    struct coord *engine = NULL;
+    int status = blob_new(1, &config.job_text);
+
+    if (status == 0)
+        status = coord_new(&config, &engine);
+    blob_unref(config.job_text);
+    for (int64_t at = 0; status == 0 && at < 8 * NS_PER_S; at += 400 * NS_PER_MS) {
+        coord_step(engine, &(struct coord_event){.kind = COORD_TICK, .now = at}, &u);
+        for (uint32_t i = 0; i < u.fx.n_sends; i++)
+            msg_free(u.fx.sends[i].msg);
+        effects_clear(&u.fx);
+        coord_records_clear(&u);
+    }
+    coord_free(engine);
+    coord_update_done(&u);
+    return status;
+}
+
+/* Each record in turn missing, cut short, or with a changed byte: some start all the same, others say that the ledger
+ * is damaged; nothing worse. */
+static void a_ledger_that_makes_no_sense_is_refused(void **state)
+{
+    (void)state;
+    struct job job = long_job();
+    struct cluster_config config = fleet_config(&job, 4);
+    struct cluster_result r;
+    struct cluster *c = rig_run(&config, crash_for_good, NULL, &r);
+    struct coord_record records[64];
+    uint32_t n = c->n_ledger, n_refused = 0;
+    struct rng rng = rng_make(3, "damage");
+
+    assert_true(n > 8 && n <= 64);
+    assert_int_equal(begin(c, c->ledger, n), 0);
+    for (uint32_t i = 0; i < 60 * n; i++) {
+        struct coord_record *hurt = &records[i % n];
+        struct blob *b = NULL;
+
+        memcpy(records, c->ledger, n * sizeof *records);
+        size_t size = hurt->data->size - (i / n == 1 ? 1 + rng_below(&rng, hurt->data->size) : 0);
+
+        assert_int_equal(blob_new(size, &b), 0);
+        memcpy(b->data, hurt->data->data, size);
+        if (size > 0 && i / n > 1)
+            ((uint8_t *)b->data)[rng_below(&rng, size)] ^= (uint8_t)(1 + rng_below(&rng, 255));
+        hurt->data = b;
+        if (i / n == 0) /* missing */
+            *hurt = records[n - 1];
+        int status = begin(c, records, i / n == 0 ? n - 1 : n);
+
+        if (status != 0 && status != -E_CORRUPT)
+            rig_fail(c, "%s %llu damaged: %s", coord_record_names[c->ledger[i % n].kind],
+                     (unsigned long long)c->ledger[i % n].key, status_name(status));
+        n_refused += status < 0;
+        blob_unref(b);
+    }
+    assert_true(n_refused > n);
+    cluster_free(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -331,6 +410,7 @@ int main(void)
         cmocka_unit_test(a_coordinator_whose_peers_are_gone_goes_on_from_the_checkpoint),
         cmocka_unit_test(a_stop_while_peers_come_back_saves_what_they_hold),
         cmocka_unit_test(a_peer_that_leaves_meanwhile_loses_no_step),
+        cmocka_unit_test(a_ledger_that_makes_no_sense_is_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -75,6 +75,30 @@ static void without_contributions_a_sum_is_zero(void **state)
     fleet_close(&f);
 }
 
+static void forgotten_sums_are_zero_and_slots_free(void **state)
+{
+    struct fleet f;
+
+    (void)state;
+    fleet_open(&f, JOB_REDUCTION_EXACT, ALONE, 1);
+    fleet_setup(&f, false);
+    task_free(fleet_do(f.computes[0], fleet_forward(&f, 0, 0, 4, NULL)));
+    task_free(fleet_do(f.computes[0], fleet_backward(&f, 0, 0, 4, NULL)));
+    task_free(fleet_do(f.computes[0], fleet_forward(&f, 1, 0, 4, NULL)));
+    task_free(fleet_do(f.computes[0], task_new(TASK_FORGET)));
+    fleet_refused(f.computes[0], fleet_backward(&f, 1, 0, 4, NULL), -E_INVAL);
+    for (uint32_t g = 0; g < f.groups.n; g++) {
+        struct task *t = fleet_range(TASK_SUM, g, 0, (uint64_t)f.groups.groups[g].n_elems);
+
+        t->contributes = true;
+        fleet_do(f.computes[0], t);
+        for (int64_t i = 0; i < f.groups.groups[g].n_elems; i++)
+            assert_true(((float *)t->out->data)[i] == 0);
+        task_free(t);
+    }
+    fleet_close(&f);
+}
+
 static void weight_decay_reaches_the_tensors_that_decay_only(void **state)
 {
     struct fleet f;
@@ -241,6 +265,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(weight_decay_reaches_the_tensors_that_decay_only),
         cmocka_unit_test(without_contributions_a_sum_is_zero),
+        cmocka_unit_test(forgotten_sums_are_zero_and_slots_free),
         cmocka_unit_test(ranges_and_parts_of_wrong_size_are_refused),
         cmocka_unit_test(state_carried_to_other_peers_continues_with_the_same_bits),
         cmocka_unit_test(snapshots_live_until_dropped_or_pushed_out),

@@ -279,6 +279,58 @@ static void a_failed_task_is_said_and_ends_the_worker(void **state)
     close_rig(&r);
 }
 
+static struct msg *lease_message(uint64_t term, uint32_t n_tokens)
+{
+    struct msg *m = msg_new(MSG_LEASES, term);
+
+    m->leases.epoch = 1;
+    m->leases.loss_scale = 1;
+    m->leases.n_leases = 1;
+    m->leases.leases = mem_calloc(1, sizeof *m->leases.leases);
+    m->leases.leases[0] = (struct msg_lease){.u1 = 2, .prev = MSG_NO_PEER, .next = 1};
+    assert_int_equal(blob_new(n_tokens * sizeof(int32_t), &m->body), 0);
+    memset(m->body->data, 0, m->body->size);
+    return m;
+}
+
+/* A coordinator that was started again: the step under way is void, and what the device still does of it counts for
+ * nothing; the same lease of the new term is run from its beginning. */
+static void a_new_term_voids_the_step_under_way(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct msg *view = msg_new(MSG_VIEW, TERM + 1);
+
+    open_rig(&r, "units 0-1: 0\nunits 2-2: 1\n");
+    make_ready(&r);
+    say(&r, &r.coordinator, lease_message(TERM, 2));
+    struct task *old = take_task(&r, TASK_FORWARD);
+
+    drop_sends(&r);
+    view->view.number = 9;
+    say(&r, &r.coordinator, view);
+    task_free(take_task(&r, TASK_FORGET));
+    assert_int_equal(count_sent(&r, MSG_HEARTBEAT), 1);
+    assert_int_equal(r.update.fx.sends[0].msg->term, TERM + 1);
+    assert_int_equal(r.update.fx.sends[0].msg->heartbeat.epoch, 1);
+    assert_int_equal(r.update.fx.sends[0].msg->heartbeat.step_leases, 0);
+    say(&r, &r.coordinator, lease_message(TERM, 2)); /* an old one, late */
+    assert_int_equal(r.update.fx.n_tasks, 0);
+    say(&r, &r.coordinator, lease_message(TERM + 1, 2));
+    assert_int_equal(r.update.fx.n_tasks, 0); /* the device is still at the old one */
+    drop_sends(&r);
+    assert_int_equal(blob_new(2 * 4 * sizeof(float), &old->out), 0);
+    memset(old->out->data, 0, old->out->size);
+    done(&r, old);
+    assert_int_equal(count_sent(&r, MSG_BOUNDARY), 0);
+    struct task *again = take_task(&r, TASK_FORWARD);
+
+    assert_int_equal(again->term, TERM + 1);
+    task_free(again);
+    drop_sends(&r);
+    close_rig(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -288,6 +340,7 @@ int main(void)
         cmocka_unit_test(a_message_of_another_term_is_dropped),
         cmocka_unit_test(requests_for_a_tensor_wait_longer_each_time),
         cmocka_unit_test(nobody_asks_while_tensors_keep_coming),
+        cmocka_unit_test(a_new_term_voids_the_step_under_way),
         cmocka_unit_test(a_failed_task_is_said_and_ends_the_worker),
     };
 
