@@ -7,6 +7,7 @@
 
 #include "model/checkpoint.h"
 #include "runtime/base/mem.h"
+#include "runtime/base/text.h"
 #include "runtime/store/file.h"
 
 int rundir_path(const char *option, const char *job_name, char **ret, struct reason *why)
@@ -57,7 +58,7 @@ static int refuse_damaged(const char *checkpoints, struct reason *why)
             why, -E_CORRUPT,
             "%s holds %zu checkpoint%s, but none that is whole; repair one, or use --overwrite to remove them "
             "and begin anew",
-            checkpoints, n_steps, n_steps == 1 ? "" : "s");
+            checkpoints, n_steps, text_s(n_steps));
     return r;
 }
 

@@ -9,6 +9,7 @@
 #include "cli/rundir.h"
 #include "cli/value.h"
 #include "runtime/base/mem.h"
+#include "runtime/base/text.h"
 #include "runtime/store/file.h"
 
 #define LOCAL_PEERS_MAX 64 /* processes on one machine */
@@ -57,8 +58,8 @@ static int spread(const char *name, const char *text, size_t *n, char **values, 
         return 0;
     }
     if (count != *n)
-        return reason_set(why, -E_INVAL, "--%s has %zu values for %zu peers: give one for all, or one for each", name,
-                          count, *n);
+        return reason_set(why, -E_INVAL, "--%s has %zu values for %zu peer%s: give one for all, or one for each", name,
+                          count, *n, text_s(*n));
     return 0;
 }
 

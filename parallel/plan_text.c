@@ -11,6 +11,7 @@
 #include "parallel/plan_rules.h"
 #include "runtime/base/bounds.h"
 #include "runtime/base/mem.h"
+#include "runtime/base/text.h"
 
 struct text {
     char *chars; /* NUL-terminated once something was put */
@@ -62,11 +63,14 @@ static void put_holder(struct text *t, const struct plan_holder *h, uint64_t sum
 int plan_print(const struct plan *p, const char *const *names, char **ret)
 {
     struct text t = {0};
+    char seconds[TEXT_DURATION_MAX];
 
-    put(&t, "plan %llu: %u units, %u peers, %u in flight", (unsigned long long)p->epoch, p->n_units, p->n_peers,
-        p->in_flight);
-    if (p->predicted_seconds > 0)
-        put(&t, ", %.3g s a step predicted", p->predicted_seconds);
+    put(&t, "plan %llu: %u units, %u peer%s, %u in flight", (unsigned long long)p->epoch, p->n_units, p->n_peers,
+        text_s(p->n_peers), p->in_flight);
+    if (p->predicted_seconds > 0) {
+        text_duration(p->predicted_seconds, seconds);
+        put(&t, ", %s a step predicted", seconds);
+    }
     put(&t, "\n");
     for (uint32_t s = 0; s < p->n_stages; s++) {
         const struct plan_stage *stage = &p->stages[s];

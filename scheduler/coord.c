@@ -8,6 +8,7 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/base/mem.h"
+#include "runtime/base/text.h"
 #include "scheduler/coord_impl.h"
 
 #define HEARTBEAT_NS (100 * NS_PER_MS)
@@ -206,21 +207,21 @@ static void heartbeat(struct coord *c)
 
 static void say_waiting(struct coord *c)
 {
-    uint32_t profiled = 0, measuring = 0;
+    uint32_t here = 0, measuring = 0, missing;
     char text[128];
 
     if (c->phase != COORD_GATHER || c->now_ns - c->waiting_said_at < WAITING_SAID_NS)
         return;
     c->waiting_said_at = c->now_ns;
     for (uint32_t i = 0; i < c->n_peers; i++) {
-        profiled += c->peers[i]->admitted && c->peers[i]->profiled;
+        here += c->peers[i]->admitted;
         measuring += c->peers[i]->admitted && !c->peers[i]->profiled;
     }
-    if (profiled + measuring >= coord_wanted(c))
-        snprintf(text, sizeof text, "waiting for %u peers to finish measuring their devices", measuring);
+    missing = coord_wanted(c) > here ? coord_wanted(c) - here : 0;
+    if (missing == 0)
+        snprintf(text, sizeof text, "waiting for %u peer%s to finish measuring", measuring, text_s(measuring));
     else
-        snprintf(text, sizeof text, "waiting for %u more peers (%u here)", coord_wanted(c) - profiled - measuring,
-                 profiled + measuring);
+        snprintf(text, sizeof text, "waiting for %u more peer%s (%u here)", missing, text_s(missing), here);
     coord_note(c, &(struct note){.kind = NOTE_WAITING, .text = text});
 }
 

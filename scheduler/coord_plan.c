@@ -6,6 +6,7 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/base/mem.h"
+#include "runtime/base/text.h"
 #include "scheduler/coord_impl.h"
 #include "scheduler/planner.h"
 
@@ -81,7 +82,8 @@ static int make_plan(struct coord *c, struct coord_peer **fleet, uint32_t n, uin
         return planner_make(&in, ret, kept, why);
     }
     if (ret->n_peers > n) {
-        status = reason_set(why, -E_CONFIG, "the plan file speaks of %u peers, there are %u", ret->n_peers, n);
+        status = reason_set(why, -E_CONFIG, "the plan file speaks of %u peer%s, there are %u", ret->n_peers,
+                            text_s(ret->n_peers), n);
         plan_done(ret);
         return status;
     }

@@ -263,6 +263,16 @@ static bool write_commit(struct coord *c, bool skipped)
     return k->groups != NULL;
 }
 
+/* The plan's peers that are still there. */
+static uint32_t taking_part(const struct coord *c)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < c->plan.n_peers; i++)
+        n += coord_alive(c, i);
+    return n;
+}
+
 static void note_step(struct coord *c)
 {
     const struct msg_commit *k = &c->last_commit;
@@ -273,7 +283,7 @@ static void note_step(struct coord *c)
                                  .step = c->version,
                                  .steps_total = c->config.stop_after,
                                  .epoch = c->plan.epoch,
-                                 .n_peers = coord_admitted(c),
+                                 .n_peers = taking_part(c),
                                  .skipped = k->skipped,
                                  .loss = k->loss,
                                  .norm = k->norm,
