@@ -108,6 +108,8 @@ void coord_over(struct coord *c)
 {
     struct note n = {.kind = NOTE_STOPPED, .step = c->version, .steps_total = c->config.stop_after};
     char text[2 * REASON_TEXT_MAX + sizeof c->saved_path];
+    /* What does not fit, or is wrong, is so the next time too. */
+    bool helps = c->ending_status == -E_PEER || c->ending_status == -E_CANCELED || c->ending_status == -E_IO;
 
     if (c->phase == COORD_OVER)
         return;
@@ -134,9 +136,11 @@ void coord_over(struct coord *c)
                      "%s; step %" PRIu64 " is saved in %s: run the same command with --resume to go on",
                      reason_text(&c->ending_why, c->ending_status), c->saved_version, c->saved_path);
         else
-            snprintf(text, sizeof text,
-                     "%s; nothing was saved yet: run the same command with --resume to begin again at step %" PRIu64,
-                     reason_text(&c->ending_why, c->ending_status), c->config.start_version);
+            snprintf(text, sizeof text, "%s%s%s", reason_text(&c->ending_why, c->ending_status), helps ? "; " : "",
+                     !helps              ? ""
+                     : c->config.resumed ? "nothing new was saved: run the same command with --resume to go on from "
+                                           "the checkpoint before"
+                                         : "nothing was saved yet: run the same command again to begin anew");
         n.text = text;
     }
     coord_note(c, &n);
