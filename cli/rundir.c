@@ -1,6 +1,7 @@
 /* Paths and files of a run. What is in a checkpoint is model/checkpoint.h's business. */
 #include "cli/rundir.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -128,8 +129,11 @@ int rundir_invite_read(const char *word, struct invite *ret, struct reason *why)
         int r = read_stdin(text, sizeof(text), why);
         return r < 0 ? r : invite_decode(text, ret, why);
     }
-    if (strncmp(word, "shoal1", 6) == 0 || stat(word, &st) != 0)
+    if (strncmp(word, "shoal1", 6) == 0)
         return invite_decode(word, ret, why);
+    if (stat(word, &st) != 0)
+        return reason_set(why, -E_INVAL, "%.64s is neither an invite (they begin with shoal1) nor a file or folder: %s",
+                          word, strerror(errno));
 
     bool folder = S_ISDIR(st.st_mode);
     cleanup_mem_ char *path = folder ? file_join(word, "invite") : mem_strdup(word);

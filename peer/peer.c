@@ -84,7 +84,7 @@ int peer_new(const struct peer_config *config, struct peer **ret, struct reason 
     p->config = *config;
     if (p->config.n_threads <= 0)
         p->config.n_threads = pool_cpus();
-    p->memory_bytes = config->memory_bytes ? config->memory_bytes : mem_available_bytes() / 10 * 8;
+    p->memory_bytes = config->memory_bytes ? config->memory_bytes : mem_offer_bytes();
     bool local = config->invite->n_addrs > 0 && strncmp(config->invite->addrs[0].host, "127.", 4) == 0;
 
     p->net_config.host = config->host ? config->host : local ? "127.0.0.1" : "*";
@@ -99,6 +99,9 @@ int peer_new(const struct peer_config *config, struct peer **ret, struct reason 
         status = net_emulate_parse(config->emulate, &p->net_config, why);
     if (status == 0)
         status = net_open(&p->net_config, &p->wire.net, why);
+    if (status == -E_IO && config->port)
+        reason_set(why, status, "%s; --port %u takes the ports %u and %u, --port 0 any that are free",
+                   reason_text(why, status), config->port, config->port, config->port + 1);
     if (status < 0) {
         peer_free(p);
         return status;

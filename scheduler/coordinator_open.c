@@ -73,7 +73,12 @@ static int open_net(struct coordinator *c, struct reason *why)
         n.port[NET_CONTROL] = (uint16_t)(port + 1);
         n.port[NET_BULK] = (uint16_t)(port + 2);
     }
-    return net_open(&n, &c->wire.net, why);
+    int status = net_open(&n, &c->wire.net, why);
+
+    if (status == -E_IO && port)
+        reason_set(why, status, "%s; --port %u takes the ports %u to %u, --port 0 any that are free",
+                   reason_text(why, status), port, port, port + 2);
+    return status;
 }
 
 static int make_invite(struct coordinator *c, struct reason *why)
