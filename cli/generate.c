@@ -73,7 +73,7 @@ static int find_checkpoint(const char *word, char **ret, struct reason *why)
     cleanup_mem_ char *checkpoints = rundir_checkpoints(word);
     if (checkpoints == NULL)
         return -E_NOMEM;
-    int r = checkpoint_latest(checkpoints, ret, why);
+    int r = checkpoint_latest(checkpoints, ret, NULL, why);
     if (r == -E_NOENT)
         return reason_set(why, r, "there is no checkpoint in %s yet; a run writes one at its end at the latest", word);
     return r;

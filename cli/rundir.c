@@ -74,7 +74,7 @@ int rundir_prepare(const char *dir, bool resume, bool overwrite, struct reason *
     if (overwrite)
         return remove_checkpoints(dir, checkpoints, why);
     cleanup_mem_ char *latest = NULL;
-    r = checkpoint_latest(checkpoints, &latest, why);
+    r = checkpoint_latest(checkpoints, &latest, NULL, why);
     if (resume)
         return r == -E_NOENT ? refuse_damaged(checkpoints, why) : r;
     if (r == 0)

@@ -2,6 +2,7 @@
 #include "scheduler/coord.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -39,6 +40,7 @@ int coord_new(const struct coord_config *config, struct coord **ret)
     c->version = config->start_version;
     c->updates = config->start_updates;
     c->loss = config->start_loss;
+    c->eval_loss = NAN;
     *ret = c;
     return 0;
 }

@@ -255,10 +255,8 @@ static void take_outside(struct coordinator *c)
 static void say_start(struct coordinator *c)
 {
     c->config.note(c->config.note_arg, &(struct note){.kind = NOTE_INVITE, .text = c->invite});
-    if (c->config.resume && !c->checkpoint)
-        c->config.note(
-            c->config.note_arg,
-            &(struct note){.kind = NOTE_WARNING, .text = "there is no checkpoint to resume from: beginning at step 0"});
+    if (c->config.resume)
+        coordinator_say_resumed(c);
 }
 
 /* The engine's last note lacks what only the shell knows: the unigram loss for comparison. */
