@@ -96,6 +96,22 @@ int plan_print(const struct plan *p, const char *const *names, char **ret)
     return 0;
 }
 
+void plan_units_text(const bool *held, uint32_t n_units, char *ret, size_t size)
+{
+    size_t n = 0;
+
+    ret[0] = '\0';
+    for (uint32_t u = 0, end; u < n_units && n < size; u = end + 1) {
+        for (end = u; end < n_units && held[end]; end++)
+            ;
+        if (end == u)
+            continue;
+        n += (size_t)snprintf(ret + n, size - n, "%s%u", n > 0 ? ", " : "", u);
+        if (end - u > 1 && n < size)
+            n += (size_t)snprintf(ret + n, size - n, "-%u", end - 1);
+    }
+}
+
 /* Reading: one cursor over the text; line counts from 1. */
 struct reader {
     const char *at;

@@ -12,6 +12,7 @@
 #include "kernels/registry.h"
 #include "model/job.h"
 #include "model/model.h"
+#include "parallel/plan.h"
 #include "parallel/wire.h"
 #include "peer/compute.h"
 #include "peer/join.h"
@@ -65,6 +66,7 @@ struct peer {
     int stops_seen;
     int64_t leaving_since;
     int64_t said_at;
+    uint64_t said_epoch; /* of the plan whose work was said to begin */
     uint64_t memory_bytes;
 };
 
@@ -363,12 +365,19 @@ static int on_event(struct peer *p, struct net_event *e, int64_t now, struct rea
 static void say_progress(struct peer *p, int64_t now)
 {
     struct worker_stats s;
-    char line[128];
+    char line[128], units[96];
 
-    if (now - p->said_at < SAY_NS)
+    worker_stats(p->worker, &s);
+    if (s.ready && s.epoch != p->said_epoch) {
+        p->said_epoch = s.epoch;
+        p->said_at = now;
+        plan_units_text(s.held_units, p->model->n_units, units, sizeof units);
+        snprintf(line, sizeof line, "work begins on units %s", units);
+        say(p, line);
+    }
+    if (now - p->said_at < SAY_NS || !p->profile_sent)
         return;
     p->said_at = now;
-    worker_stats(p->worker, &s);
     if (s.fetch_progress >= 0)
         snprintf(line, sizeof line, "fetching the model's state: %.0f %%", 100 * s.fetch_progress);
     else if (!s.ready)
@@ -405,6 +414,7 @@ static int tick(struct peer *p, int64_t now, struct reason *why)
             pthread_join(p->profile.thread, NULL);
             p->profile.running = false;
             say(p, "measured; waiting for the plan");
+            p->said_at = now;
         }
     }
     step(p, &(struct worker_event){.kind = WORKER_TICK});
@@ -427,7 +437,6 @@ static int check_stops(struct peer *p, int64_t now, struct reason *why)
             wire_send(&p->wire, &p->config.invite->coordinator, m);
         }
         msg_free(m);
-        say(p, "leaving; once more to leave at once");
     }
     if (p->leaving_since && now - p->leaving_since > LEAVE_NS)
         return reason_set(why, -E_CANCELED, "left the job");
@@ -465,6 +474,8 @@ static int run_loop(struct peer *p, struct reason *why)
         if (p->update.fx.oom)
             return reason_set(why, -E_NOMEM, "this peer ran out of memory");
         if (p->update.over) {
+            if (p->update.status == 0)
+                say(p, "the job is done");
             reason_set(why, p->update.status ? p->update.status : -E_INTERNAL, "%s",
                        reason_text(&p->update.why, p->update.status));
             return p->leaving_since && p->update.status < 0 ? -E_CANCELED : p->update.status;

@@ -180,6 +180,11 @@ class CommandLine(shoal.Case):
                 self.assertLessEqual(fields, set(e), name)
         self.assertEqual(len({e["id"] for e in events if e["event"] == "peer" and e["state"] == "joined"}), 2)
         self.assertFalse(os.path.exists(os.path.join(run, "invite")), "an ended run leaves no invite")
+        with open(os.path.join(run, "peer-0.log"), encoding="utf-8") as f:
+            said = f.read().splitlines()
+        self.assertEqual(said[:2] + said[3:], ["joined job tiny; measuring this device",
+                                               "measured; waiting for the plan", "the job is done"])
+        self.assertRegex(said[2], r"^work begins on units \d")
         self.assertTrue(os.path.isdir(result.done["checkpoint"]) or
                         os.path.isdir(self.path(result.done["checkpoint"])))
 
@@ -198,6 +203,7 @@ class CommandLine(shoal.Case):
         out = r.stdout.decode()
         self.assertEqual(r.returncode, 0, r.stderr.decode())
         self.assertRegex(out, r"(?m)^step 3/3  loss \d+\.\d{4}  \d+.* tok/s  .*2 peers")
+        self.assertTrue(out.startswith("run folder: "), out)
         self.assertRegex(out, r"(?m)^done: 3 steps, loss \d")
         self.assertRegex(out, r"(?m)^model hash [0-9a-f]{64}$")
         self.assertNotIn("\r", out)
