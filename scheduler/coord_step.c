@@ -49,33 +49,56 @@ static int build_routes(struct coord *c, uint64_t step, struct routes *ret)
                         eval_due(c, step) ? c->config.job->eval.microbatches : 0, ret);
 }
 
-/* The peer's leases of that step, or of them those it was not told of yet. */
+/* Bytes of text that the shell puts into the body of LEASES for this lease. */
+static size_t text_bytes(const struct coord *c, const struct msg_lease *l)
+{
+    const struct model *m = c->config.model;
+    size_t one = (size_t)m->B * m->n_ctx * sizeof(int32_t);
+
+    return one * ((l->u0 == 0) + (l->u1 == m->n_units));
+}
+
+static bool is_news(const struct route_lease *l, uint32_t peer, bool changed_only)
+{
+    return l->peer == peer && (l->changed || !changed_only);
+}
+
+/* The peer's leases of that step, or of them those it was not told of yet: as many messages as the text takes. */
 static void send_leases(struct coord *c, struct routes *r, uint32_t peer, bool changed_only)
 {
-    struct msg *m = coord_msg(c, MSG_LEASES);
-    uint32_t n = 0;
+    uint32_t left = 0;
 
-    if (!m)
-        return;
-    m->leases.leases = mem_calloc(r->n ? r->n : 1, sizeof *m->leases.leases);
-    if (!m->leases.leases) {
-        coord_oom(c);
-        msg_free(m);
-        return;
-    }
     for (uint32_t i = 0; i < r->n; i++)
-        if (r->leases[i].peer == peer && (r->leases[i].changed || !changed_only)) {
-            m->leases.leases[n++] = r->leases[i].info;
-            r->leases[i].changed = false;
+        left += is_news(&r->leases[i], peer, changed_only);
+    for (uint32_t i = 0; left > 0;) {
+        struct msg *m = coord_msg(c, MSG_LEASES);
+        size_t body = 0;
+
+        if (!m)
+            return;
+        m->leases = (struct msg_leases){.epoch = c->plan.epoch,
+                                        .step = r->step,
+                                        .loss_scale = (float)(1.0 / (double)job_step_tokens(c->config.job)),
+                                        .leases = mem_calloc(left, sizeof *m->leases.leases)};
+        if (!m->leases.leases) {
+            coord_oom(c);
+            msg_free(m);
+            return;
         }
-    m->leases.epoch = c->plan.epoch;
-    m->leases.step = r->step;
-    m->leases.loss_scale = (float)(1.0 / (double)job_step_tokens(c->config.job));
-    m->leases.n_leases = n;
-    if (n > 0)
+        for (; i < r->n; i++) {
+            struct route_lease *l = &r->leases[i];
+
+            if (!is_news(l, peer, changed_only))
+                continue;
+            body += text_bytes(c, &l->info);
+            if (m->leases.n_leases == MSG_LEASES_MAX || (m->leases.n_leases > 0 && body > BODY_BYTES_MAX))
+                break;
+            m->leases.leases[m->leases.n_leases++] = l->info;
+            l->changed = false;
+        }
+        left -= m->leases.n_leases;
         coord_send(c, c->plan_peers[peer], m);
-    else
-        msg_free(m);
+    }
 }
 
 static void send_all_leases(struct coord *c, struct routes *r, bool changed_only)
