@@ -85,6 +85,9 @@ struct plan_groups {
     struct plan_group *groups; /* in order of their first tensor */
 };
 
+/* The place of a peer among the group's members, UINT32_MAX if it is none. */
+uint32_t plan_group_member(const struct plan_group *g, uint32_t peer);
+
 int plan_groups(const struct plan *p, const struct model *m, struct plan_groups *ret);
 void plan_groups_done(struct plan_groups *g);
 

@@ -26,6 +26,7 @@ void coord_free_step(struct coord *c)
     c->place_in_group = mem_free(c->place_in_group);
     for (uint32_t g = 0; c->group && g < c->groups.n; g++) {
         mem_free(c->group[g].reported);
+        mem_free(c->group[g].members);
         mem_free(c->group[g].sum_squares);
     }
     c->group = mem_free(c->group);
@@ -177,7 +178,8 @@ static bool alloc_run(struct coord *c)
 
         c->group[g].reported = mem_calloc(group->n_members, sizeof(bool));
         c->group[g].sum_squares = mem_calloc(group->n_tensors, sizeof(double));
-        if (!c->group[g].reported || !c->group[g].sum_squares)
+        c->group[g].members = mem_calloc(group->n_members, sizeof *c->group[g].members);
+        if (!c->group[g].reported || !c->group[g].sum_squares || !c->group[g].members)
             return false;
         for (uint32_t i = 0; i < group->n_tensors; i++) {
             c->group_of[group->tensors[i]] = g;

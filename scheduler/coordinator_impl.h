@@ -33,8 +33,8 @@ struct coordinator {
     struct checkpoint
         *checkpoints[COORDINATOR_ROLLBACKS_MAX]; /* all that were opened: links may still be sending from them */
     uint32_t n_checkpoints;
-    char *checkpoint_path;  /* of checkpoint, NULL for a fresh run */
-    struct reason damaged;  /* a newer one that was passed over; empty if there was none */
+    char *checkpoint_path; /* of checkpoint, NULL for a fresh run */
+    struct reason damaged; /* a newer one that was passed over; empty if there was none */
     struct blob *job_text;
     char *checkpoints_dir;
     struct wire wire;
