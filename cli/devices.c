@@ -3,9 +3,9 @@
 #include <stdio.h>
 
 #include "cli/command.h"
-#include "cli/value.h"
 #include "kernels/registry.h"
 #include "runtime/base/jsonw.h"
+#include "runtime/base/text.h"
 
 #define DEVICES_MAX 64 /* of one backend */
 
@@ -32,8 +32,8 @@ static int print_device(const struct devices_args *a, const char *id, const stru
     struct reason why = {0};
     int r = fingerprint(id, (int)a->threads, class, &why);
     if (!a->common.json) {
-        char memory[16];
-        value_size_print(d->memory_bytes, memory);
+        char memory[TEXT_SIZE_MAX];
+        text_size(d->memory_bytes, memory);
         printf("%-10s %-40s %6u %12s  %s\n", id, d->name, d->n_cores, memory, r < 0 ? reason_text(&why, r) : class);
         return 0;
     }

@@ -9,6 +9,7 @@
 
 #include "cli/events_json.h"
 #include "runtime/base/mem.h"
+#include "runtime/base/text.h"
 
 #define LIVE_MAX 256
 
@@ -73,22 +74,6 @@ void events_line(struct events *e, const char *fmt, ...)
     flush(e);
 }
 
-void events_duration(double seconds, char ret[32])
-{
-    if (!isfinite(seconds) || seconds < 0)
-        snprintf(ret, 32, "?");
-    else if (seconds < 9.995)
-        snprintf(ret, 32, "%.2f s", seconds);
-    else if (seconds < 59.5)
-        snprintf(ret, 32, "%.0f s", seconds);
-    else if (seconds < 3599.5)
-        snprintf(ret, 32, "%dm%02ds", (int)round(seconds) / 60, (int)round(seconds) % 60);
-    else if (seconds < 1e8)
-        snprintf(ret, 32, "%dh%02dm", (int)(seconds / 3600 + 1e-9), (int)fmod(seconds / 60, 60));
-    else
-        snprintf(ret, 32, "years");
-}
-
 static void rate_text(double tokens_per_s, char ret[32])
 {
     if (tokens_per_s >= 1e6)
@@ -102,19 +87,19 @@ static void rate_text(double tokens_per_s, char ret[32])
 /* A step as one line; the live form ends with the time left, the lasting one with the gradient's norm. */
 static void step_text(struct events *e, const struct note *n, char ret[LIVE_MAX])
 {
-    char rate[32], tail[64], seconds[32];
+    char rate[32], tail[64], seconds[TEXT_DURATION_MAX];
     rate_text(n->tokens_per_s, rate);
-    events_duration(n->seconds, seconds);
+    text_duration(n->seconds, seconds);
     if (e->config.terminal) {
         double left = n->steps_total > n->step ? (double)(n->steps_total - n->step) * e->step_seconds : 0;
-        char eta[32];
-        events_duration(left, eta);
+        char eta[TEXT_DURATION_MAX];
+        text_duration(left, eta);
         snprintf(tail, sizeof(tail), "%s left", eta);
     } else {
         snprintf(tail, sizeof(tail), "norm %.3f", n->norm);
     }
     snprintf(ret, LIVE_MAX, "step %llu/%llu  loss %.4f  %s  %s  %u peer%s  %s%s", (unsigned long long)n->step,
-             (unsigned long long)n->steps_total, n->loss, rate, seconds, n->n_peers, n->n_peers == 1 ? "" : "s", tail,
+             (unsigned long long)n->steps_total, n->loss, rate, seconds, n->n_peers, text_s(n->n_peers), tail,
              n->skipped ? "  skipped: a gradient was not finite" : "");
 }
 
@@ -147,11 +132,11 @@ static void show_peer(struct events *e, const struct note *n)
 
 static void show_released(struct events *e, const struct note *n)
 {
-    char id[KEY_SHORT_LEN + 1], since[32];
+    char id[KEY_SHORT_LEN + 1], since[TEXT_DURATION_MAX];
     key_short(&n->key, id);
-    events_duration(n->seconds, since);
-    fprintf(e->config.out, "step %llu: %u leases of peer %s went to the others, %s after it was last heard\n",
-            (unsigned long long)n->step, n->n_leases, id, since);
+    text_duration(n->seconds, since);
+    fprintf(e->config.out, "step %llu: %u lease%s of peer %s went to the others, %s after it was last heard\n",
+            (unsigned long long)n->step, n->n_leases, text_s(n->n_leases), id, since);
 }
 
 /* A text of several lines that may lack its last newline. */
@@ -203,7 +188,7 @@ static void show(struct events *e, const struct note *n)
         fprintf(out, "step %llu: validation loss %.4f\n", step, n->loss);
         break;
     case NOTE_CHECKPOINT:
-        fprintf(out, "step %llu: checkpoint %s\n", step, text);
+        fprintf(out, "step %llu: checkpoint written to %s\n", step, text);
         break;
     case NOTE_WARNING:
         fprintf(out, "warning: %s\n", text);

@@ -37,7 +37,4 @@ void events_line(struct events *e, const char *fmt, ...) __attribute__((format(p
 /* A note said why the run ended (NOTE_STOPPED), so main need not repeat it. */
 bool events_told_end(const struct events *e);
 
-/* Seconds as people say them: "0.52 s", "1m05s", "3h12m". ret has room for 32 bytes. */
-void events_duration(double seconds, char ret[32]);
-
 #endif

@@ -28,6 +28,7 @@ static const int code_of_status[] = {
     [E_CONFIG] = EXIT_FILE,
     [E_PEER] = EXIT_PEER,
     [E_INTERNAL] = EXIT_INTERNAL,
+    [E_FIT] = EXIT_MEMORY,
 };
 _Static_assert(sizeof(code_of_status) / sizeof(code_of_status[0]) == E_STATUS_END, "a status without an exit code");
 

@@ -1,6 +1,7 @@
 /* `shoal generate CHECKPOINT`: let a trained model speak. Forward passes only, on this machine. */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/command.h"
 #include "cli/rundir.h"
@@ -23,15 +24,29 @@ struct generate_args {
 /* What was generated so far; printed at once for people, collected for programs. */
 struct output {
     bool json;
+    bool terminal;
+    uint8_t last; /* byte printed */
     char *text;
     size_t len, cap;
 };
+
+/* Whether a terminal would obey the byte instead of showing it; U+0080 to U+009F are commands too. */
+static bool is_control(uint8_t before, uint8_t byte)
+{
+    if (before == 0xc2 && byte >= 0x80 && byte < 0xa0)
+        return true;
+    return (byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7f;
+}
 
 static int output_put(void *arg, const uint8_t *bytes, size_t n)
 {
     struct output *o = arg;
     if (!o->json) {
-        fwrite(bytes, 1, n, stdout);
+        for (size_t i = 0; i < n; i++) {
+            int c = o->terminal && is_control(o->last, bytes[i]) ? '?' : bytes[i];
+            putchar(c);
+            o->last = bytes[i];
+        }
         return fflush(stdout) == 0 ? 0 : 1; /* the reader has gone: enough */
     }
     if (o->len + n >= o->cap)
@@ -58,7 +73,7 @@ static int find_checkpoint(const char *word, char **ret, struct reason *why)
     cleanup_mem_ char *checkpoints = rundir_checkpoints(word);
     if (checkpoints == NULL)
         return -E_NOMEM;
-    int r = checkpoint_latest(checkpoints, ret, why);
+    int r = checkpoint_latest(checkpoints, ret, NULL, why);
     if (r == -E_NOENT)
         return reason_set(why, r, "there is no checkpoint in %s yet; a run writes one at its end at the latest", word);
     return r;
@@ -85,7 +100,7 @@ static int print_json(const struct generate_args *a, const char *path, const str
 static int speak(const struct generate_args *a, const char *path, struct generate *g, struct reason *why)
 {
     const char *prompt = a->prompt == NULL ? "" : a->prompt;
-    struct output o = {.json = a->common.json, .cap = a->tokens + 1};
+    struct output o = {.json = a->common.json, .cap = a->tokens + 1, .terminal = isatty(STDOUT_FILENO)};
     cleanup_mem_ char *text = o.json ? mem_calloc(o.cap, 1) : NULL;
     o.text = text;
     if (o.json && text == NULL)

@@ -55,6 +55,8 @@ static int keygen_run(void *args, struct reason *why)
     }
     if (r == 0)
         r = keygen_print(a, path, &pair.pub, made);
+    else
+        identity_advise(r, why);
     key_pair_wipe(&pair);
     return r;
 }

@@ -1,12 +1,14 @@
 /* Paths and files of a run. What is in a checkpoint is model/checkpoint.h's business. */
 #include "cli/rundir.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "model/checkpoint.h"
 #include "runtime/base/mem.h"
+#include "runtime/base/text.h"
 #include "runtime/store/file.h"
 
 int rundir_path(const char *option, const char *job_name, char **ret, struct reason *why)
@@ -57,7 +59,7 @@ static int refuse_damaged(const char *checkpoints, struct reason *why)
             why, -E_CORRUPT,
             "%s holds %zu checkpoint%s, but none that is whole; repair one, or use --overwrite to remove them "
             "and begin anew",
-            checkpoints, n_steps, n_steps == 1 ? "" : "s");
+            checkpoints, n_steps, text_s(n_steps));
     return r;
 }
 
@@ -72,7 +74,7 @@ int rundir_prepare(const char *dir, bool resume, bool overwrite, struct reason *
     if (overwrite)
         return remove_checkpoints(dir, checkpoints, why);
     cleanup_mem_ char *latest = NULL;
-    r = checkpoint_latest(checkpoints, &latest, why);
+    r = checkpoint_latest(checkpoints, &latest, NULL, why);
     if (resume)
         return r == -E_NOENT ? refuse_damaged(checkpoints, why) : r;
     if (r == 0)
@@ -127,8 +129,11 @@ int rundir_invite_read(const char *word, struct invite *ret, struct reason *why)
         int r = read_stdin(text, sizeof(text), why);
         return r < 0 ? r : invite_decode(text, ret, why);
     }
-    if (strncmp(word, "shoal1", 6) == 0 || stat(word, &st) != 0)
+    if (strncmp(word, "shoal1", 6) == 0)
         return invite_decode(word, ret, why);
+    if (stat(word, &st) != 0)
+        return reason_set(why, -E_INVAL, "%.64s is neither an invite (they begin with shoal1) nor a file or folder: %s",
+                          word, strerror(errno));
 
     bool folder = S_ISDIR(st.st_mode);
     cleanup_mem_ char *path = folder ? file_join(word, "invite") : mem_strdup(word);

@@ -5,8 +5,8 @@
 
 #include "cli/command.h"
 #include "cli/rundir.h"
-#include "cli/value.h"
 #include "runtime/base/mem.h"
+#include "runtime/base/text.h"
 #include "runtime/store/json.h"
 #include "scheduler/status_client.h"
 
@@ -59,11 +59,11 @@ static void print_head(const struct json *s)
 
 static void print_peer(const struct json *p)
 {
-    char memory[16] = "", speed[32] = "", spans[512];
+    char memory[TEXT_SIZE_MAX] = "", speed[32] = "", spans[512];
     uint64_t bytes = 0;
     double seconds = number_of(p, "microbatch_seconds");
     if (json_u64(json_get(p, "memory_bytes"), &bytes))
-        value_size_print(bytes, memory);
+        text_size(bytes, memory);
     if (isfinite(seconds) && seconds > 0)
         snprintf(speed, sizeof(speed), "%.1f/s", 1 / seconds);
     spans_text(json_get(p, "spans"), spans, sizeof(spans));

@@ -8,7 +8,10 @@
 #include "cli/jobrun.h"
 #include "cli/rundir.h"
 #include "cli/value.h"
+#include "kernels/registry.h"
 #include "runtime/base/mem.h"
+#include "runtime/base/text.h"
+#include "runtime/net/net.h"
 #include "runtime/store/file.h"
 
 #define LOCAL_PEERS_MAX 64 /* processes on one machine */
@@ -57,8 +60,8 @@ static int spread(const char *name, const char *text, size_t *n, char **values, 
         return 0;
     }
     if (count != *n)
-        return reason_set(why, -E_INVAL, "--%s has %zu values for %zu peers: give one for all, or one for each", name,
-                          count, *n);
+        return reason_set(why, -E_INVAL, "--%s has %zu values for %zu peer%s: give one for all, or one for each", name,
+                          count, *n, text_s(*n));
     return 0;
 }
 
@@ -108,7 +111,10 @@ static int read_lists(const struct train_args *a, struct train *t, uint64_t job_
             return r;
         snprintf(p->speed, sizeof(p->speed), "%s", values[0][i]);
         snprintf(p->threads, sizeof(p->threads), "%s", values[1][i]);
-        snprintf(p->memory, sizeof(p->memory), "%s", texts[2] == NULL ? "" : values[2][i]);
+        if (texts[2] == NULL) /* they share what is free */
+            snprintf(p->memory, sizeof(p->memory), "%llu", (unsigned long long)(mem_offer_bytes() / t->n));
+        else
+            snprintf(p->memory, sizeof(p->memory), "%s", values[2][i]);
     }
     return 0;
 }
@@ -116,23 +122,12 @@ static int read_lists(const struct train_args *a, struct train *t, uint64_t job_
 static void argv_fill(const struct train_args *a, char *invite_path, struct local *p)
 {
     /* Never the invite itself: command lines can be read by everyone on the machine. */
-    const char *words[ARGV_MAX] = {"shoal",
-                                   "peer",
-                                   invite_path,
-                                   "--key",
-                                   p->key_path,
-                                   "--speed",
-                                   p->speed,
-                                   "--threads",
-                                   p->threads,
-                                   "--listen",
-                                   "127.0.0.1",
-                                   "--log-level",
-                                   a->common.log_level_text};
-    size_t n = 13;
-    const char *const optional[3][2] = {
-        {"--memory", p->memory[0] == '\0' ? NULL : p->memory}, {"--device", a->device}, {"--emulate", a->emulate}};
-    for (int i = 0; i < 3; i++) {
+    const char *words[ARGV_MAX] = {"shoal",   "peer",     invite_path, "--key",       p->key_path,
+                                   "--speed", p->speed,   "--threads", p->threads,    "--memory",
+                                   p->memory, "--listen", "127.0.0.1", "--log-level", a->common.log_level_text};
+    size_t n = 15;
+    const char *const optional[2][2] = {{"--device", a->device}, {"--emulate", a->emulate}};
+    for (int i = 0; i < 2; i++) {
         if (optional[i][1] == NULL)
             continue;
         words[n++] = optional[i][0];
@@ -194,9 +189,24 @@ static int locals_start(const struct train_args *a, struct train *t, struct reas
     return children_start(&config, &t->children, why);
 }
 
+/* What every local peer would refuse is refused before one is started. */
+static int check_peers_options(const struct train_args *a, struct reason *why)
+{
+    struct kern k = {0};
+    struct net_config net = {0};
+    int r = a->emulate == NULL ? 0 : net_emulate_parse(a->emulate, &net, why);
+    if (r < 0)
+        return reason_wrap(why, r, "--emulate");
+    r = a->device == NULL ? 0 : kern_open(a->device, 1, &k, why);
+    kern_close(&k);
+    return r < 0 ? reason_wrap(why, r, "--device") : 0;
+}
+
 static int train_with(struct train_args *a, struct train *t, struct reason *why)
 {
     int r = jobrun_load(a->common.words[0], &a->run, &t->run, why);
+    if (r == 0)
+        r = check_peers_options(a, why);
     if (r == 0)
         r = read_lists(a, t, t->run.job.peers, why);
     if (r == 0)
@@ -242,7 +252,7 @@ static const struct option train_options[] = {
     {"threads", "LIST", OPTION_TEXT, offsetof(struct train_args, threads), .fallback = "1",
      .help = "threads of each peer. One, because the peers share this machine's cores; the result does not depend on "
              "it"},
-    {"memory", "LIST", OPTION_TEXT, offsetof(struct train_args, memory), .unset = "what is free, less a margin",
+    {"memory", "LIST", OPTION_TEXT, offsetof(struct train_args, memory), .unset = "an equal part of what is free",
      .help = "memory that each peer offers, as 512MiB or 1GiB,4GiB"},
     {"device", "DEVICE", OPTION_TEXT, offsetof(struct train_args, device), .unset = "the best there is",
      .help = "what every peer computes with; shoal devices lists them"},

@@ -74,18 +74,6 @@ int value_size(const char *text, uint64_t *ret, struct reason *why)
     return reason_set(why, -E_INVAL, "\"%.64s\" is not a size; write it as 512MiB or 4GiB", text);
 }
 
-void value_size_print(uint64_t size_bytes, char ret[16])
-{
-    static const char units[][4] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-    double v = (double)size_bytes;
-    size_t u = 0;
-    while (v >= 1024 && u + 1 < sizeof(units) / sizeof(units[0])) {
-        v /= 1024;
-        u++;
-    }
-    snprintf(ret, 16, u == 0 ? "%.0f %s" : "%.1f %s", v, units[u]);
-}
-
 int value_split(const char *text, char **ret, size_t cap, size_t *ret_n, struct reason *why)
 {
     cleanup_mem_ char *copy = mem_strdup(text);

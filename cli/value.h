@@ -17,9 +17,6 @@ int value_number(const char *text, double *ret, struct reason *why);
 /* Bytes: 4GiB, 512MiB, 2G (= 2GiB), 100MB (powers of ten), 4096; fractions as 1.5GiB. Units in any case. -E_INVAL. */
 int value_size(const char *text, uint64_t *ret, struct reason *why);
 
-/* A size for people: "4.0 GiB". ret has room for 16 bytes. */
-void value_size_print(uint64_t size_bytes, char ret[16]);
-
 /* Cuts "a,b,c" at the commas into ret[0..*ret_n) (pieces of one new text: mem_free(ret[0]) frees all). -E_INVAL when
  * empty, with an empty piece, or with more than cap; -E_NOMEM. */
 int value_split(const char *text, char **ret, size_t cap, size_t *ret_n, struct reason *why);

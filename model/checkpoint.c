@@ -203,8 +203,9 @@ static int whole(const char *folder, uint64_t version, struct reason *why)
     return r;
 }
 
-int checkpoint_latest(const char *dir, char **ret_path, struct reason *why)
+int checkpoint_latest(const char *dir, char **ret_path, struct reason *ret_damage, struct reason *why)
 {
+    struct reason first = {0};
     cleanup_mem_ uint64_t *versions = NULL;
     char name[CHECKPOINT_NAME_LEN];
     size_t n;
@@ -223,8 +224,12 @@ int checkpoint_latest(const char *dir, char **ret_path, struct reason *why)
         r = whole(path, versions[i], &damage);
         if (r == 0) {
             *ret_path = TAKE_PTR(path);
+            if (ret_damage != NULL)
+                *ret_damage = first;
             return 0;
         }
+        if (first.text[0] == '\0')
+            reason_set(&first, r, "%s", reason_text(&damage, r));
         if (r == -E_NOMEM)
             return reason_set(why, r, "no memory to look at %s", path);
         log_debug("checkpoint", "%s, ignoring", reason_text(&damage, r));

@@ -29,8 +29,9 @@ int checkpoint_write(const char *dir, const struct model *m, const struct job *j
                      char **ret_path, struct reason *why);
 
 /* The newest whole checkpoint below dir: 0 with *ret_path (mem_free), or -E_NOENT. Reads and hashes it all;
- * half-written and damaged ones are passed over. */
-int checkpoint_latest(const char *dir, char **ret_path, struct reason *why);
+ * half-written and damaged ones are passed over: ret_damage (may be NULL) says what is wrong with the newest of them,
+ * or is empty. */
+int checkpoint_latest(const char *dir, char **ret_path, struct reason *ret_damage, struct reason *why);
 
 /* An opened (memory-mapped) checkpoint. At opening all tensors are hashed and compared with what was written
  * (-E_CORRUPT), and every tensor's presence, dtype, shape is checked against m (-E_CONFIG: whole, but another model's).

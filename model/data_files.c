@@ -69,7 +69,7 @@ static int append_all(struct joined *j, int fd, size_t size_hint, const char *pa
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
-            return reason_set(why, -E_IO, "cannot read %s: %s", path, strerror(errno));
+            return reason_set(why, -E_IO, "data.paths: cannot read %s: %s", path, strerror(errno));
         if (got == 0)
             return 0;
         j->n += (size_t)got;
@@ -103,7 +103,7 @@ static int add_file(struct joined *j, const char *path, bool named, struct reaso
     j->seen[j->n_seen++] = (struct file_id){st.st_dev, st.st_ino};
     fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return reason_set(why, -E_IO, "cannot open %s: %s", path, strerror(errno));
+        return reason_set(why, -E_IO, "data.paths: cannot open %s: %s", path, strerror(errno));
     r = append_all(j, fd, (size_t)st.st_size, path, why);
     close(fd);
     if (r < 0)
@@ -139,7 +139,7 @@ static int add_folder(struct joined *j, const char *path, struct reason *why)
     int r = 0;
 
     if (n < 0)
-        return reason_set(why, -E_IO, "cannot list %s: %s", path, strerror(errno));
+        return reason_set(why, -E_IO, "data.paths: cannot list %s: %s", path, strerror(errno));
     for (int i = 0; i < n; i++) {
         const size_t len = strlen(path) + strlen(entries[i]->d_name) + 2;
         cleanup_mem_ char *file = r == 0 ? mem_alloc(len) : NULL;

@@ -335,3 +335,34 @@ uint64_t job_step_tokens(const struct job *job)
 {
     return (uint64_t)job->train.microbatches * job->train.sequences * job->model.n_ctx;
 }
+
+static void add_name(char *ret, size_t size, const char *section, const char *key)
+{
+    size_t len = strlen(ret);
+
+    snprintf(ret + len, size - len, "%s%s.%s", len > 0 ? ", " : "", section, key);
+}
+
+static void add_difference(const struct number *n, const struct job *a, const struct job *b, char *ret, size_t size)
+{
+    static const size_t sizes[] = {[NUMBER_U32] = 4, [NUMBER_U64] = 8, [NUMBER_DOUBLE] = sizeof(double)};
+
+    if (memcmp((const char *)a + n->out, (const char *)b + n->out, sizes[n->type]) != 0)
+        add_name(ret, size, n->section, n->key);
+}
+
+void job_differences(const struct job *a, const struct job *b, char *ret, size_t size)
+{
+    struct number late[2];
+
+    ret[0] = '\0';
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+        if (numbers[i].section != NULL && strcmp(numbers[i].section, "eval") != 0 &&
+            strcmp(numbers[i].section, "checkpoint") != 0)
+            add_difference(&numbers[i], a, b, ret, size);
+    late_numbers(a, late);
+    for (size_t i = 0; i < sizeof(late) / sizeof(late[0]); i++)
+        add_difference(&late[i], a, b, ret, size);
+    if (a->reduction != b->reduction)
+        snprintf(ret + strlen(ret), size - strlen(ret), "%sreduction", ret[0] != '\0' ? ", " : "");
+}

@@ -89,6 +89,10 @@ int job_load(const char *path, struct job *ret, char **ret_text,
              struct reason *why); /* ret_text: the file's text, mem_free; may be NULL */
 void job_done(struct job *job);   /* zeroed ok */
 
+/* The keys that decide what is trained and have other values in b, as "train.lr, train.steps"; "" for none. Neither the
+ * seed nor what data.paths names is compared. */
+void job_differences(const struct job *a, const struct job *b, char *ret, size_t size);
+
 /* Tokens of one optimizer step: M * B * T. */
 uint64_t job_step_tokens(const struct job *job);
 

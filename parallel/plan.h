@@ -54,6 +54,9 @@ int plan_validate(const struct plan *p, uint32_t n_units, struct reason *why);
 /* A table for people, one line a stage; names[i] (may be NULL) is what peer i is called. mem_free. */
 int plan_print(const struct plan *p, const char *const *names, char **ret);
 
+/* "0-3, 5": the units that are held, for people; cut off where ret is full. */
+void plan_units_text(const bool *held, uint32_t n_units, char *ret, size_t size);
+
 /* Reads a forced plan: lines `units A-B: PEER[*WEIGHT] PEER...` with peers numbered from 0 in order of joining (0
  * first), `in-flight N`, # comments. keys of peers are left zero for the caller to fill in (n_peers tells how many
  * there are). -E_CONFIG with line and reason. */
@@ -81,6 +84,9 @@ struct plan_groups {
     uint32_t n;
     struct plan_group *groups; /* in order of their first tensor */
 };
+
+/* The place of a peer among the group's members, UINT32_MAX if it is none. */
+uint32_t plan_group_member(const struct plan_group *g, uint32_t peer);
 
 int plan_groups(const struct plan *p, const struct model *m, struct plan_groups *ret);
 void plan_groups_done(struct plan_groups *g);

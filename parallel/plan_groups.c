@@ -125,6 +125,14 @@ int plan_groups(const struct plan *p, const struct model *m, struct plan_groups 
     return 0;
 }
 
+uint32_t plan_group_member(const struct plan_group *g, uint32_t peer)
+{
+    for (uint32_t i = 0; i < g->n_members; i++)
+        if (g->members[i] == peer)
+            return i;
+    return UINT32_MAX;
+}
+
 void plan_groups_done(struct plan_groups *g)
 {
     for (uint32_t i = 0; i < g->n; i++) {

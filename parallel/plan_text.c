@@ -11,6 +11,7 @@
 #include "parallel/plan_rules.h"
 #include "runtime/base/bounds.h"
 #include "runtime/base/mem.h"
+#include "runtime/base/text.h"
 
 struct text {
     char *chars; /* NUL-terminated once something was put */
@@ -62,11 +63,14 @@ static void put_holder(struct text *t, const struct plan_holder *h, uint64_t sum
 int plan_print(const struct plan *p, const char *const *names, char **ret)
 {
     struct text t = {0};
+    char seconds[TEXT_DURATION_MAX];
 
-    put(&t, "plan %llu: %u units, %u peers, %u in flight", (unsigned long long)p->epoch, p->n_units, p->n_peers,
-        p->in_flight);
-    if (p->predicted_seconds > 0)
-        put(&t, ", %.3g s a step predicted", p->predicted_seconds);
+    put(&t, "plan %llu: %u units, %u peer%s, %u in flight", (unsigned long long)p->epoch, p->n_units, p->n_peers,
+        text_s(p->n_peers), p->in_flight);
+    if (p->predicted_seconds > 0) {
+        text_duration(p->predicted_seconds, seconds);
+        put(&t, ", %s a step predicted", seconds);
+    }
     put(&t, "\n");
     for (uint32_t s = 0; s < p->n_stages; s++) {
         const struct plan_stage *stage = &p->stages[s];
@@ -90,6 +94,22 @@ int plan_print(const struct plan *p, const char *const *names, char **ret)
     }
     *ret = t.chars;
     return 0;
+}
+
+void plan_units_text(const bool *held, uint32_t n_units, char *ret, size_t size)
+{
+    size_t n = 0;
+
+    ret[0] = '\0';
+    for (uint32_t u = 0, end; u < n_units && n < size; u = end + 1) {
+        for (end = u; end < n_units && held[end]; end++)
+            ;
+        if (end == u)
+            continue;
+        n += (size_t)snprintf(ret + n, size - n, "%s%u", n > 0 ? ", " : "", u);
+        if (end - u > 1 && n < size)
+            n += (size_t)snprintf(ret + n, size - n, "-%u", end - 1);
+    }
 }
 
 /* Reading: one cursor over the text; line counts from 1. */

@@ -29,14 +29,6 @@ void compute_plan_clear(struct compute *c)
     c->params = params_free(c->params);
 }
 
-static bool is_member(const struct plan_group *g, uint32_t peer)
-{
-    for (uint32_t i = 0; i < g->n_members; i++)
-        if (g->members[i] == peer)
-            return true;
-    return false;
-}
-
 /* Zeroed, so that no sum is ever made of undefined bytes. */
 static int alloc_sums(struct compute *c, uint32_t peer)
 {
@@ -47,7 +39,7 @@ static int alloc_sums(struct compute *c, uint32_t peer)
         const size_t n_bytes = (size_t)c->groups.groups[g].n_elems * sizeof(float);
         void *mem;
 
-        if (!is_member(&c->groups.groups[g], peer))
+        if (plan_group_member(&c->groups.groups[g], peer) == UINT32_MAX)
             continue;
         int r = c->kern.backend->alloc(c->kern.ctx, n_bytes, &mem);
 

@@ -12,6 +12,7 @@
 #include "kernels/registry.h"
 #include "model/job.h"
 #include "model/model.h"
+#include "parallel/plan.h"
 #include "parallel/wire.h"
 #include "peer/compute.h"
 #include "peer/join.h"
@@ -66,6 +67,7 @@ struct peer {
     int stops_seen;
     int64_t leaving_since;
     int64_t said_at;
+    uint64_t said_epoch; /* of the plan whose work was said to begin */
     uint64_t memory_bytes;
 };
 
@@ -87,7 +89,7 @@ int peer_new(const struct peer_config *config, struct peer **ret, struct reason 
         p->config.patience_ns = PATIENCE_NS;
     if (p->config.n_threads <= 0)
         p->config.n_threads = pool_cpus();
-    p->memory_bytes = config->memory_bytes ? config->memory_bytes : mem_available_bytes() / 10 * 8;
+    p->memory_bytes = config->memory_bytes ? config->memory_bytes : mem_offer_bytes();
     bool local = config->invite->n_addrs > 0 && strncmp(config->invite->addrs[0].host, "127.", 4) == 0;
 
     p->net_config.host = config->host ? config->host : local ? "127.0.0.1" : "*";
@@ -102,6 +104,9 @@ int peer_new(const struct peer_config *config, struct peer **ret, struct reason 
         status = net_emulate_parse(config->emulate, &p->net_config, why);
     if (status == 0)
         status = net_open(&p->net_config, &p->wire.net, why);
+    if (status == -E_IO && config->port)
+        reason_set(why, status, "%s; --port %u takes the ports %u and %u, --port 0 any that are free",
+                   reason_text(why, status), config->port, config->port, config->port + 1);
     if (status < 0) {
         peer_free(p);
         return status;
@@ -390,12 +395,19 @@ static int on_event(struct peer *p, struct net_event *e, int64_t now, struct rea
 static void say_progress(struct peer *p, int64_t now)
 {
     struct worker_stats s;
-    char line[128];
+    char line[128], units[96];
 
-    if (now - p->said_at < SAY_NS)
+    worker_stats(p->worker, &s);
+    if (s.ready && s.epoch != p->said_epoch) {
+        p->said_epoch = s.epoch;
+        p->said_at = now;
+        plan_units_text(s.held_units, p->model->n_units, units, sizeof units);
+        snprintf(line, sizeof line, "work begins on units %s", units);
+        say(p, line);
+    }
+    if (now - p->said_at < SAY_NS || !p->profile_sent)
         return;
     p->said_at = now;
-    worker_stats(p->worker, &s);
     if (s.fetch_progress >= 0)
         snprintf(line, sizeof line, "fetching the model's state: %.0f %%", 100 * s.fetch_progress);
     else if (!s.ready)
@@ -432,6 +444,7 @@ static int tick(struct peer *p, int64_t now, struct reason *why)
             pthread_join(p->profile.thread, NULL);
             p->profile.running = false;
             say(p, "measured; waiting for the plan");
+            p->said_at = now;
         }
     }
     step(p, &(struct worker_event){.kind = WORKER_TICK});
@@ -454,7 +467,6 @@ static int check_stops(struct peer *p, int64_t now, struct reason *why)
             wire_send(&p->wire, &p->config.invite->coordinator, m);
         }
         msg_free(m);
-        say(p, "leaving; once more to leave at once");
     }
     if (p->leaving_since && now - p->leaving_since > LEAVE_NS)
         return reason_set(why, -E_CANCELED, "left the job");
@@ -492,6 +504,8 @@ static int run_loop(struct peer *p, struct reason *why)
         if (p->update.fx.oom)
             return reason_set(why, -E_NOMEM, "this peer ran out of memory");
         if (p->update.over) {
+            if (p->update.status == 0)
+                say(p, "the job is done");
             reason_set(why, p->update.status ? p->update.status : -E_INTERNAL, "%s",
                        reason_text(&p->update.why, p->update.status));
             return p->leaving_since && p->update.status < 0 ? -E_CANCELED : p->update.status;

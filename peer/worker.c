@@ -435,9 +435,8 @@ void worker_stats(const struct worker *w, struct worker_stats *ret)
     *ret = (struct worker_stats){.version = w->version,
                                  .epoch = w->plan.epoch,
                                  .ready = w->phase >= WORKER_READY,
-                                 .standing_by = w->phase == WORKER_IDLE,
+                                 .held_units = w->held_units,
                                  .dropped = w->dropped,
-                                 .held_dropped = w->held.dropped,
                                  .fetch_progress = w->fetch ? fetch_progress(w->fetch) : -1};
     for (uint32_t i = 0; i < w->leases.n; i++)
         ret->leases_open += w->leases.leases[i]->state != LEASE_DONE;

@@ -40,10 +40,11 @@ struct worker_update {
 
 struct worker_stats {
     uint64_t version, epoch;
-    bool ready, standing_by;
+    bool ready;
+    const bool *held_units; /* [n_units], the worker's */
     uint32_t leases_open;
-    uint64_t dropped, held_dropped; /* messages that contradicted what is known; that found no room */
-    double fetch_progress;          /* < 0: not fetching */
+    uint64_t dropped;      /* messages that contradicted what is known */
+    double fetch_progress; /* < 0: not fetching */
 };
 
 int worker_new(const struct worker_config *config, struct worker **ret);

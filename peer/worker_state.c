@@ -105,11 +105,10 @@ static bool has_sums(const struct worker *w, const struct msg_commit *c)
         const struct plan_group *group = &w->groups.groups[g];
         const struct reduce *r = w->reduces[g];
 
-        for (uint32_t i = 0; i < group->n_members; i++)
-            if (group->members[i] == w->self &&
-                (!r || !reduce_finished(r) || reduce_attempt(r) != c->groups[g].attempt ||
-                 memcmp(reduce_hash(r), c->groups[g].hash, HASH_BYTES) != 0))
-                return false;
+        if (plan_group_member(group, w->self) != UINT32_MAX &&
+            (!r || !reduce_finished(r) || reduce_attempt(r) != c->groups[g].attempt ||
+             memcmp(reduce_hash(r), c->groups[g].hash, HASH_BYTES) != 0))
+            return false;
     }
     return true;
 }

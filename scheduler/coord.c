@@ -2,12 +2,14 @@
 #include "scheduler/coord.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "runtime/base/clock.h"
 #include "runtime/base/mem.h"
+#include "runtime/base/text.h"
 #include "scheduler/coord_impl.h"
 
 #define HEARTBEAT_NS (100 * NS_PER_MS)
@@ -38,6 +40,7 @@ int coord_new(const struct coord_config *config, struct coord **ret)
     c->version = config->start_version;
     c->updates = config->start_updates;
     c->loss = config->start_loss;
+    c->eval_loss = NAN;
     int status = coord_restore(c);
 
     c->config.records = NULL;
@@ -114,6 +117,8 @@ void coord_over(struct coord *c)
 {
     struct note n = {.kind = NOTE_STOPPED, .step = c->version, .steps_total = c->config.stop_after};
     char text[2 * REASON_TEXT_MAX + sizeof c->saved_path];
+    /* What does not fit, or is wrong, is so the next time too. */
+    bool helps = c->ending_status == -E_PEER || c->ending_status == -E_CANCELED || c->ending_status == -E_IO;
 
     if (c->phase == COORD_OVER)
         return;
@@ -140,9 +145,11 @@ void coord_over(struct coord *c)
                      "%s; step %" PRIu64 " is saved in %s: run the same command with --resume to go on",
                      reason_text(&c->ending_why, c->ending_status), c->saved_version, c->saved_path);
         else
-            snprintf(text, sizeof text,
-                     "%s; nothing was saved yet: run the same command with --resume to begin again at step %" PRIu64,
-                     reason_text(&c->ending_why, c->ending_status), c->config.start_version);
+            snprintf(text, sizeof text, "%s%s%s", reason_text(&c->ending_why, c->ending_status), helps ? "; " : "",
+                     !helps              ? ""
+                     : c->config.resumed ? "nothing new was saved: run the same command with --resume to go on from "
+                                           "the checkpoint before"
+                                         : "nothing was saved yet: run the same command again to begin anew");
         n.text = text;
     }
     coord_note(c, &n);
@@ -213,7 +220,7 @@ static void heartbeat(struct coord *c)
 
 static void say_waiting(struct coord *c)
 {
-    uint32_t profiled = 0, measuring = 0;
+    uint32_t here = 0, measuring = 0, missing;
     char text[128];
 
     if (c->phase != COORD_GATHER || c->now_ns - c->waiting_said_at < WAITING_SAID_NS)
@@ -222,14 +229,14 @@ static void say_waiting(struct coord *c)
     for (uint32_t i = 0; i < c->n_peers; i++) {
         if (c->peers[i]->restored && !c->peers[i]->back)
             continue; /* of before: it may be gone */
-        profiled += c->peers[i]->admitted && c->peers[i]->profiled;
+        here += c->peers[i]->admitted;
         measuring += c->peers[i]->admitted && !c->peers[i]->profiled;
     }
-    if (profiled + measuring >= coord_wanted(c))
-        snprintf(text, sizeof text, "waiting for %u peers to finish measuring their devices", measuring);
+    missing = coord_wanted(c) > here ? coord_wanted(c) - here : 0;
+    if (missing == 0)
+        snprintf(text, sizeof text, "waiting for %u peer%s to finish measuring", measuring, text_s(measuring));
     else
-        snprintf(text, sizeof text, "waiting for %u more peers (%u here)", coord_wanted(c) - profiled - measuring,
-                 profiled + measuring);
+        snprintf(text, sizeof text, "waiting for %u more peer%s (%u here)", missing, text_s(missing), here);
     coord_note(c, &(struct note){.kind = NOTE_WAITING, .text = text});
 }
 

@@ -67,7 +67,7 @@ enum coord_event_kind {
     COORD_LINK,      /* key, up, text */
     COORD_EXITED,    /* key, text: a local peer's process ended */
     COORD_TASK_DONE, /* task: a SNAPSHOT_READ or STATE_WRITE that the shell has done */
-    COORD_SAVED,     /* status, text: path, or why not; hash */
+    COORD_SAVED,     /* status, text: path, or why not */
     COORD_STOP,      /* the user wants to stop */
     COORD_TICK,      /* at least every 50 ms */
 };

@@ -45,7 +45,9 @@ struct coord_group {
     bool complete;
     bool restart; /* the attempt is void: another one starts when the redone work is in */
     uint32_t n_reports;
-    bool *reported; /* per member */
+    bool *reported;                    /* per member */
+    struct msg_reduce_member *members; /* [n_members] of the attempt: those of the group that are there */
+    uint32_t n_members;
     uint8_t hash[HASH_BYTES];
     double *sum_squares; /* per tensor of the group */
     int64_t asked_at;

@@ -5,6 +5,7 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/base/mem.h"
+#include "runtime/base/text.h"
 #include "scheduler/coord_impl.h"
 
 /* Who has just joined builds its device and its links: so long it may say nothing. */
@@ -123,7 +124,7 @@ void coord_on_join(struct coord *c, const struct key *key, const struct msg *m)
 {
     const struct msg_join *j = &m->join;
     struct coord_peer *known = coord_find(c, key);
-    char brings[256];
+    char brings[256], memory[TEXT_SIZE_MAX];
 
     if (m->type != MSG_JOIN || !key_equal(&j->key, key)) {
         refuse(c, key, MSG_REFUSAL_KEY, "the key stated in JOIN is not the key of the link");
@@ -170,8 +171,8 @@ void coord_on_join(struct coord *c, const struct key *key, const struct msg *m)
     }
     welcome(c, key);
     c->update->view_changed = true; /* admitted; in the view once it is linked */
-    snprintf(brings, sizeof brings, "%s, %u threads, %.1f GiB", j->device, j->n_threads,
-             (double)j->memory_bytes / (1 << 30));
+    text_size(j->memory_bytes, memory);
+    snprintf(brings, sizeof brings, "%s, %u thread%s, %s", j->device, j->n_threads, text_s(j->n_threads), memory);
     coord_note(
         c, &(struct note){
                .kind = NOTE_PEER, .key = *key, .name = p->join.name, .peer_state = NOTE_PEER_JOINED, .text = brings});

@@ -6,6 +6,7 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/base/mem.h"
+#include "runtime/base/text.h"
 #include "scheduler/coord_impl.h"
 #include "scheduler/planner.h"
 
@@ -65,12 +66,15 @@ static int make_plan(struct coord *c, struct coord_peer **fleet, uint32_t n, uin
                      struct reason *why)
 {
     struct planner_peer peers[PEERS_MAX];
+    const char *names[PEERS_MAX];
     struct planner_input in = {
         .model = c->config.model, .reduction = c->config.job->reduction, .n_peers = n, .peers = peers};
     int status;
 
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < n; i++) {
         peers[i] = (struct planner_peer){fleet[i]->forward_s, fleet[i]->backward_s, fleet[i]->memory_bytes};
+        names[i] = fleet[i]->join.name;
+    }
     if (!c->config.plan_text)
         return planner_make(&in, ret, kept, why);
     status = plan_parse(c->config.plan_text, c->config.model->n_units, ret, why);
@@ -81,13 +85,19 @@ static int make_plan(struct coord *c, struct coord_peer **fleet, uint32_t n, uin
         return planner_make(&in, ret, kept, why);
     }
     if (ret->n_peers > n) {
-        status = reason_set(why, -E_CONFIG, "the plan file speaks of %u peers, there are %u", ret->n_peers, n);
+        status = reason_set(why, -E_CONFIG, "the plan file speaks of %u peer%s, there are %u", ret->n_peers,
+                            text_s(ret->n_peers), n);
         plan_done(ret);
         return status;
     }
     for (uint32_t i = 0; i < n; i++)
         kept[i] = i < ret->n_peers ? i : UINT32_MAX;
     in.n_peers = ret->n_peers;
+    status = planner_check_memory(&in, ret, names, why);
+    if (status < 0) {
+        plan_done(ret);
+        return status;
+    }
     ret->predicted_seconds = planner_predict(&in, ret);
     return 0;
 }

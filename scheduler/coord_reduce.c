@@ -10,40 +10,53 @@
 
 #define ATTEMPTS_MAX 4 /* at the sums of a group; who then still disagrees will go on to */
 
-/* Whether the peer has a gradient to give to the group in this step. */
-static bool contributes(const struct coord *c, const struct plan_group *g, uint32_t peer)
+/* Whether the lease goes through a unit that uses a tensor of the group. */
+static bool touches(const struct coord *c, const struct plan_group *g, const struct msg_lease *l)
 {
-    for (uint32_t i = 0; i < c->now.n; i++) {
-        const struct route_lease *l = &c->now.leases[i];
+    for (uint32_t t = 0; t < g->n_tensors; t++) {
+        const struct model_tensor *tensor = &c->config.model->tensors[g->tensors[t]];
 
-        if (l->peer != peer || l->info.mode != MSG_MODE_TRAIN)
-            continue;
-        for (uint32_t t = 0; t < g->n_tensors; t++) {
-            const struct model_tensor *tensor = &c->config.model->tensors[g->tensors[t]];
-
-            for (uint32_t u = 0; u < tensor->n_uses; u++)
-                if (tensor->use_unit[u] >= l->info.u0 && tensor->use_unit[u] < l->info.u1)
-                    return true;
-        }
+        for (uint32_t u = 0; u < tensor->n_uses; u++)
+            if (tensor->use_unit[u] >= l->u0 && tensor->use_unit[u] < l->u1)
+                return true;
     }
     return false;
 }
 
 /* Who contributes reduces a range; who only receives the sums, a shadow, has an empty one. */
-static void share_ranges(uint64_t n_elems, struct msg_reduce *r)
+static void share_ranges(uint64_t n_elems, struct coord_group *s)
 {
     struct msg_reduce_member workers[PEERS_MAX];
     uint32_t n = 0, at = 0;
     uint64_t lo = 0;
 
-    for (uint32_t i = 0; i < r->n_members; i++)
-        n += r->members[i].contributes;
+    for (uint32_t i = 0; i < s->n_members; i++)
+        n += s->members[i].contributes;
     reduce_ranges(n_elems, NULL, n, workers);
-    for (uint32_t i = 0; i < r->n_members; i++) {
-        r->members[i].lo = r->members[i].hi = lo;
-        if (r->members[i].contributes)
-            r->members[i].hi = lo = workers[at++].hi;
+    for (uint32_t i = 0; i < s->n_members; i++) {
+        s->members[i].lo = s->members[i].hi = lo;
+        if (s->members[i].contributes)
+            s->members[i].hi = lo = workers[at++].hi;
     }
+}
+
+/* Who takes part in the attempt: the members that are there, and whether each has a gradient to give in this step. */
+static void list_members(struct coord *c, const struct plan_group *g, struct coord_group *s)
+{
+    bool gives[PEERS_MAX] = {false};
+
+    for (uint32_t i = 0; i < c->now.n; i++) {
+        const struct route_lease *l = &c->now.leases[i];
+
+        if (l->info.mode == MSG_MODE_TRAIN && !gives[l->peer])
+            gives[l->peer] = touches(c, g, &l->info);
+    }
+    s->n_members = 0;
+    for (uint32_t i = 0; i < g->n_members; i++)
+        if (coord_alive(c, g->members[i]))
+            s->members[s->n_members++] =
+                (struct msg_reduce_member){.peer = g->members[i], .contributes = gives[g->members[i]]};
+    share_ranges((uint64_t)g->n_elems, s);
 }
 
 static void send_reduce(struct coord *c, uint32_t group, uint32_t member)
@@ -57,19 +70,13 @@ static void send_reduce(struct coord *c, uint32_t group, uint32_t member)
     m->reduce.step = c->version;
     m->reduce.group = group;
     m->reduce.attempt = c->group[group].attempt;
-    m->reduce.members = mem_calloc(g->n_members, sizeof *m->reduce.members);
+    m->reduce.n_members = c->group[group].n_members;
+    m->reduce.members = mem_dup(c->group[group].members, m->reduce.n_members * sizeof *m->reduce.members);
     if (!m->reduce.members) {
         coord_oom(c);
         msg_free(m);
         return;
     }
-    for (uint32_t i = 0; i < g->n_members; i++) {
-        if (!coord_alive(c, g->members[i]))
-            continue;
-        m->reduce.members[m->reduce.n_members++] =
-            (struct msg_reduce_member){.peer = g->members[i], .contributes = contributes(c, g, g->members[i])};
-    }
-    share_ranges((uint64_t)g->n_elems, &m->reduce);
     coord_send(c, c->plan_peers[g->members[member]], m);
 }
 
@@ -83,6 +90,7 @@ static void start_reduce(struct coord *c, uint32_t group)
     s->n_reports = 0;
     s->asked_at = c->now_ns;
     memset(s->reported, 0, g->n_members * sizeof(bool));
+    list_members(c, g, s);
     for (uint32_t i = 0; i < g->n_members; i++)
         if (coord_alive(c, g->members[i]))
             send_reduce(c, group, i);
@@ -107,11 +115,9 @@ void coord_on_reduced(struct coord *c, struct coord_peer *p, const struct msg_re
         return;
     const struct plan_group *g = &c->groups.groups[r->group];
     struct coord_group *s = &c->group[r->group];
-    uint32_t member = 0;
+    uint32_t member = plan_group_member(g, p->plan_peer);
 
-    while (member < g->n_members && g->members[member] != p->plan_peer)
-        member++;
-    if (member == g->n_members || r->attempt != s->attempt || s->attempt == 0 || s->restart || s->reported[member] ||
+    if (member == UINT32_MAX || r->attempt != s->attempt || s->attempt == 0 || s->restart || s->reported[member] ||
         r->n_tensors != g->n_tensors)
         return;
     if (s->n_reports == 0) {

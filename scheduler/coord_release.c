@@ -178,12 +178,10 @@ static void void_attempts(struct coord *c, uint32_t gone)
     for (uint32_t g = 0; g < c->groups.n; g++) {
         const struct plan_group *group = &c->groups.groups[g];
         struct coord_group *s = &c->group[g];
-        bool member = false, all = s->attempt > 0 && !s->restart;
+        bool member = plan_group_member(group, gone) != UINT32_MAX, all = s->attempt > 0 && !s->restart;
 
-        for (uint32_t i = 0; i < group->n_members; i++) {
-            member = member || group->members[i] == gone;
+        for (uint32_t i = 0; i < group->n_members; i++)
             all = all && (s->reported[i] || !coord_alive(c, group->members[i]));
-        }
         if (!member || s->complete || s->attempt == 0)
             continue;
         if (all)

@@ -106,10 +106,8 @@ static bool names_its_own(const struct coord *c, const struct coord_peer *p, con
 
     for (uint32_t g = 0; g < c->groups.n; g++) {
         const struct plan_group *group = &c->groups.groups[g];
-        bool member = false;
+        bool member = plan_group_member(group, p->plan_peer) != UINT32_MAX;
 
-        for (uint32_t i = 0; i < group->n_members; i++)
-            member = member || group->members[i] == p->plan_peer;
         n_held += member ? group->n_tensors : 0;
         for (uint32_t i = 0; member && i < t->n_tensors; i++)
             n_named += t->tensors[i] < c->config.model->n_tensors && c->group_of[t->tensors[i]] == g;

@@ -26,6 +26,7 @@ void coord_free_step(struct coord *c)
     c->place_in_group = mem_free(c->place_in_group);
     for (uint32_t g = 0; c->group && g < c->groups.n; g++) {
         mem_free(c->group[g].reported);
+        mem_free(c->group[g].members);
         mem_free(c->group[g].sum_squares);
     }
     c->group = mem_free(c->group);
@@ -49,33 +50,56 @@ static int build_routes(struct coord *c, uint64_t step, struct routes *ret)
                         eval_due(c, step) ? c->config.job->eval.microbatches : 0, ret);
 }
 
-/* The peer's leases of that step, or of them those it was not told of yet. */
+/* Bytes of text that the shell puts into the body of LEASES for this lease. */
+static size_t text_bytes(const struct coord *c, const struct msg_lease *l)
+{
+    const struct model *m = c->config.model;
+    size_t one = (size_t)m->B * m->n_ctx * sizeof(int32_t);
+
+    return one * ((l->u0 == 0) + (l->u1 == m->n_units));
+}
+
+static bool is_news(const struct route_lease *l, uint32_t peer, bool changed_only)
+{
+    return l->peer == peer && (l->changed || !changed_only);
+}
+
+/* The peer's leases of that step, or of them those it was not told of yet: as many messages as the text takes. */
 static void send_leases(struct coord *c, struct routes *r, uint32_t peer, bool changed_only)
 {
-    struct msg *m = coord_msg(c, MSG_LEASES);
-    uint32_t n = 0;
+    uint32_t left = 0;
 
-    if (!m)
-        return;
-    m->leases.leases = mem_calloc(r->n ? r->n : 1, sizeof *m->leases.leases);
-    if (!m->leases.leases) {
-        coord_oom(c);
-        msg_free(m);
-        return;
-    }
     for (uint32_t i = 0; i < r->n; i++)
-        if (r->leases[i].peer == peer && (r->leases[i].changed || !changed_only)) {
-            m->leases.leases[n++] = r->leases[i].info;
-            r->leases[i].changed = false;
+        left += is_news(&r->leases[i], peer, changed_only);
+    for (uint32_t i = 0; left > 0;) {
+        struct msg *m = coord_msg(c, MSG_LEASES);
+        size_t body = 0;
+
+        if (!m)
+            return;
+        m->leases = (struct msg_leases){.epoch = c->plan.epoch,
+                                        .step = r->step,
+                                        .loss_scale = (float)(1.0 / (double)job_step_tokens(c->config.job)),
+                                        .leases = mem_calloc(left, sizeof *m->leases.leases)};
+        if (!m->leases.leases) {
+            coord_oom(c);
+            msg_free(m);
+            return;
         }
-    m->leases.epoch = c->plan.epoch;
-    m->leases.step = r->step;
-    m->leases.loss_scale = (float)(1.0 / (double)job_step_tokens(c->config.job));
-    m->leases.n_leases = n;
-    if (n > 0)
+        for (; i < r->n; i++) {
+            struct route_lease *l = &r->leases[i];
+
+            if (!is_news(l, peer, changed_only))
+                continue;
+            body += text_bytes(c, &l->info);
+            if (m->leases.n_leases == MSG_LEASES_MAX || (m->leases.n_leases > 0 && body > BODY_BYTES_MAX))
+                break;
+            m->leases.leases[m->leases.n_leases++] = l->info;
+            l->changed = false;
+        }
+        left -= m->leases.n_leases;
         coord_send(c, c->plan_peers[peer], m);
-    else
-        msg_free(m);
+    }
 }
 
 static void send_all_leases(struct coord *c, struct routes *r, bool changed_only)
@@ -153,7 +177,8 @@ bool coord_alloc_run(struct coord *c)
 
         c->group[g].reported = mem_calloc(group->n_members, sizeof(bool));
         c->group[g].sum_squares = mem_calloc(group->n_tensors, sizeof(double));
-        if (!c->group[g].reported || !c->group[g].sum_squares)
+        c->group[g].members = mem_calloc(group->n_members, sizeof *c->group[g].members);
+        if (!c->group[g].reported || !c->group[g].sum_squares || !c->group[g].members)
             return false;
         for (uint32_t i = 0; i < group->n_tensors; i++) {
             c->group_of[group->tensors[i]] = g;
@@ -274,6 +299,16 @@ static bool write_commit(struct coord *c, bool skipped)
     return k->groups != NULL;
 }
 
+/* The plan's peers that are still there. */
+static uint32_t taking_part(const struct coord *c)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < c->plan.n_peers; i++)
+        n += coord_alive(c, i);
+    return n;
+}
+
 static void note_step(struct coord *c)
 {
     const struct msg_commit *k = &c->last_commit;
@@ -284,7 +319,7 @@ static void note_step(struct coord *c)
                                  .step = c->version,
                                  .steps_total = c->config.stop_after,
                                  .epoch = c->plan.epoch,
-                                 .n_peers = coord_admitted(c),
+                                 .n_peers = taking_part(c),
                                  .skipped = k->skipped,
                                  .loss = k->loss,
                                  .norm = k->norm,

@@ -275,10 +275,8 @@ static void take_outside(struct coordinator *c)
 static void say_start(struct coordinator *c)
 {
     c->config.note(c->config.note_arg, &(struct note){.kind = NOTE_INVITE, .text = c->invite});
-    if (c->config.resume && !c->checkpoint && !coord_reattaches(c->engine))
-        c->config.note(
-            c->config.note_arg,
-            &(struct note){.kind = NOTE_WARNING, .text = "there is no checkpoint to resume from: beginning at step 0"});
+    if (c->config.resume && !coord_reattaches(c->engine))
+        coordinator_say_resumed(c);
 }
 
 /* The run is over, and its peers know or had the time to. */

@@ -47,6 +47,8 @@ struct coordinator {
     struct checkpoint
         *checkpoints[COORDINATOR_ROLLBACKS_MAX]; /* all that were opened: links may still be sending from them */
     uint32_t n_checkpoints;
+    char *checkpoint_path; /* of checkpoint, NULL for a fresh run */
+    struct reason damaged; /* a newer one that was passed over; empty if there was none */
     struct blob *job_text;
     char *checkpoints_dir;
     struct wire wire;
@@ -65,6 +67,9 @@ struct coordinator {
 
 /* Opens the newest checkpoint of the run; none is fine. */
 int coordinator_open_checkpoint(struct coordinator *c, struct reason *why);
+
+/* Tells the watchers where the run goes on, and what is not as it was when that checkpoint was written. */
+void coordinator_say_resumed(struct coordinator *c);
 
 /* coordinator_ledger.c */
 int coordinator_begin_term(struct coordinator *c, struct reason *why); /* opens the ledger; the new term is in it */

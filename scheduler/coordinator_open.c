@@ -1,6 +1,7 @@
 /* Starting a coordinator: the run's folder and term, the checkpoint to resume from, sockets, the invite, the engine.
  * See coordinator.h. */
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -35,7 +36,7 @@ static int open_run(struct coordinator *c, struct reason *why)
 int coordinator_open_checkpoint(struct coordinator *c, struct reason *why)
 {
     cleanup_mem_ char *path = NULL;
-    int status = checkpoint_latest(c->checkpoints_dir, &path, why);
+    int status = checkpoint_latest(c->checkpoints_dir, &path, &c->damaged, why);
 
     if (status == -E_NOENT) {
         *why = (struct reason){0};
@@ -48,17 +49,53 @@ int coordinator_open_checkpoint(struct coordinator *c, struct reason *why)
     if (status < 0)
         return status;
     c->checkpoints[c->n_checkpoints++] = c->checkpoint;
-    const struct checkpoint_state *s = checkpoint_state(c->checkpoint);
-
-    if (s->data_fingerprint != data_fingerprint(c->data) || s->seed != c->config.job->seed) {
-        char text[256];
-
-        snprintf(text, sizeof text,
-                 "the %s changed since the checkpoint of step %" PRIu64 ": training goes on, but not to the same bits",
-                 s->seed != c->config.job->seed ? "seed" : "training text", s->version);
-        c->config.note(c->config.note_arg, &(struct note){.kind = NOTE_WARNING, .text = text});
-    }
+    mem_free(c->checkpoint_path);
+    c->checkpoint_path = TAKE_PTR(path);
     return 0;
+}
+
+__attribute__((format(printf, 3, 4))) static void say(struct coordinator *c, enum note_kind kind, const char *fmt, ...)
+{
+    char text[2 * REASON_TEXT_MAX];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    c->config.note(c->config.note_arg, &(struct note){.kind = kind, .text = text});
+}
+
+void coordinator_say_resumed(struct coordinator *c)
+{
+    const struct checkpoint_state *s = c->checkpoint ? checkpoint_state(c->checkpoint) : NULL;
+    const uint64_t last = c->config.stop_after ? c->config.stop_after : c->config.job->train.steps;
+    struct reason why = {0};
+    char changed[256];
+    struct job then;
+
+    if (!s) {
+        say(c, NOTE_WARNING, "there is no checkpoint to resume from: beginning at step 0");
+        return;
+    }
+    if (c->damaged.text[0])
+        say(c, NOTE_WARNING, "a newer checkpoint is damaged and left alone: %s", c->damaged.text);
+    if (s->version >= last)
+        say(c, NOTE_WAITING, "already at step %" PRIu64 " (%s): nothing is left to train", s->version,
+            c->checkpoint_path);
+    else
+        say(c, NOTE_WAITING, "resuming at step %" PRIu64 " from %s", s->version, c->checkpoint_path);
+    if (s->data_fingerprint != data_fingerprint(c->data) || s->seed != c->config.job->seed)
+        say(c, NOTE_WARNING,
+            "the %s changed since the checkpoint of step %" PRIu64 ": training goes on, but not to the same bits",
+            s->seed != c->config.job->seed ? "seed" : "training text", s->version);
+    if (checkpoint_job(c->checkpoint_path, &then, NULL, &why) < 0)
+        return;
+    job_differences(c->config.job, &then, changed, sizeof changed);
+    if (changed[0])
+        say(c, NOTE_WARNING,
+            "the job has other values than at step %" PRIu64 ": %s; training goes on with the new ones", s->version,
+            changed);
+    job_done(&then);
 }
 
 static int open_net(struct coordinator *c, struct reason *why)
@@ -78,6 +115,9 @@ static int open_net(struct coordinator *c, struct reason *why)
     }
     int status = net_open(&n, &c->wire.net, why);
 
+    if (status == -E_IO && port)
+        reason_set(why, status, "%s; --port %u takes the ports %u to %u, --port 0 any that are free",
+                   reason_text(why, status), port, port, port + 2);
     return status < 0 ? status : coordinator_note_ports(c, why);
 }
 
@@ -207,6 +247,7 @@ struct coordinator *coordinator_free(struct coordinator *c)
     data_free(c->data);
     model_free(c->model);
     blob_unref(c->job_text);
+    mem_free(c->checkpoint_path);
     mem_free(c->checkpoints_dir);
     ledger_close(c->ledger);
     file_unlock(c->lock);

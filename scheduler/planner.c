@@ -4,9 +4,11 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "runtime/base/mem.h"
+#include "runtime/base/text.h"
 #include "scheduler/planner_impl.h"
 
 struct chain_span {
@@ -95,7 +97,7 @@ static void divide_step(const struct planner_input *in, struct candidate *c)
     }
 }
 
-/* Cuts the sorted fleet into chains: bit i of cuts set = a new chain begins after the i-th peer. false when some chain
+/* Cuts the sorted fleet into chains; the one that begins at peer i has length(arg, i) peers. false when some chain
  * cannot hold the model. */
 static bool candidate_build(const struct planner_tables *t, const uint32_t *order, uint32_t n,
                             uint32_t (*length)(const void *, uint32_t), const void *arg, struct candidate *c)
@@ -120,6 +122,7 @@ static bool candidate_build(const struct planner_tables *t, const uint32_t *orde
     return true;
 }
 
+/* Bit i of cuts set = a new chain begins after the i-th peer. */
 static uint32_t length_by_cuts(const void *arg, uint32_t at)
 {
     uint32_t cuts = *(const uint32_t *)arg, len = 1;
@@ -242,17 +245,21 @@ static void sort_by_speed(const struct planner_tables *t, uint32_t *order)
 
 static int too_big(const struct planner_input *in, struct reason *why)
 {
-    uint64_t most = 0;
-    uint64_t need = planner_bytes(in, 0, in->model->n_units, 1);
+    uint64_t total = 0;
+    uint32_t spans = in->n_peers < in->model->n_units ? in->n_peers : in->model->n_units;
+    char need[TEXT_SIZE_MAX], offer[TEXT_SIZE_MAX], cut[96] = "";
 
     for (uint32_t i = 0; i < in->n_peers; i++)
-        most += in->peers[i].memory_bytes;
-    return reason_set(
-        why, -E_TOOBIG,
-        "the model does not fit: one holder of all of it needs %.1f MiB, the %u peers together offer %.1f MiB and no "
-        "way to "
-        "cut it into %u spans fits each; add peers or memory, or make the model or the microbatch smaller",
-        (double)need / 1048576, in->n_peers, (double)most / 1048576, in->n_peers);
+        total += in->peers[i].memory_bytes;
+    text_size(planner_bytes(in, 0, in->model->n_units, 1), need);
+    text_size(total, offer);
+    if (spans > 1)
+        snprintf(cut, sizeof cut, ", and no way to cut it into up to %u spans fits them", spans);
+    return reason_set(why, -E_FIT,
+                      "the model does not fit: one holder of all of it needs %s, the %u peer%s %s %s%s; "
+                      "add peers or memory, or make the model or the microbatch smaller",
+                      need, in->n_peers, text_s(in->n_peers), in->n_peers == 1 ? "offers" : "together offer", offer,
+                      cut);
 }
 
 int planner_make(const struct planner_input *in, struct plan *ret, uint32_t *kept, struct reason *why)

@@ -29,8 +29,13 @@ struct planner_input {
 
 /* Writes stages, holders, in_flight and predicted_seconds into *ret (peers' keys stay zero: the caller's to fill in;
  * epoch too). A peer that does not help is left out: kept[i] tells the plan peer of fleet peer i or UINT32_MAX.
- * -E_TOOBIG when the fleet cannot hold the model: why names the need and what there is. */
+ * -E_FIT when the fleet cannot hold the model: why names the need and what there is. */
 int planner_make(const struct planner_input *in, struct plan *ret, uint32_t *kept, struct reason *why);
+
+/* Whether every holder of a plan made elsewhere has the memory (peer i of the plan is in->peers[i]). 0, or -E_FIT with
+ * the peer's place, its need and its offer. */
+int planner_check_memory(const struct planner_input *in, const struct plan *plan, const char *const *names,
+                         struct reason *why); /* names[i]: what peer i is called */
 
 /* Predicted seconds of one step of any valid plan over these peers (peer i of the plan is in->peers[i]). */
 double planner_predict(const struct planner_input *in, const struct plan *plan);

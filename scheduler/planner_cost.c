@@ -5,10 +5,10 @@
 #include "model/params.h"
 #include "model/unit.h"
 #include "runtime/base/mem.h"
+#include "runtime/base/text.h"
 #include "scheduler/planner_impl.h"
 
-/* Bytes a second that an unmeasured link is taken to carry: a gigabit's worth. Only ranks candidates; printed plans
- * call it assumed. */
+/* Bytes a second that an unmeasured link is taken to carry: about a gigabit's worth. */
 #define ASSUMED_LINK_BYTES_S 100e6
 
 uint64_t planner_held_bytes(const struct planner_input *in, const bool *held, uint32_t in_flight)
@@ -31,6 +31,31 @@ uint64_t planner_held_bytes(const struct planner_input *in, const bool *held, ui
      * the step commits, and a holder may get every microbatch of the step. */
     return params_bytes(m, in->reduction, held) + elems * (1 + PARAMS_PARTS) * sizeof(float) + unit_scratch_bytes(m) +
            in_flight * activations + ends * boundary * m->M;
+}
+
+int planner_check_memory(const struct planner_input *in, const struct plan *plan, const char *const *names,
+                         struct reason *why)
+{
+    cleanup_mem_ bool *held = mem_calloc(plan->n_units, sizeof *held);
+
+    if (!held)
+        return -E_NOMEM;
+    for (uint32_t p = 0; p < plan->n_peers; p++) {
+        char need[TEXT_SIZE_MAX], offer[TEXT_SIZE_MAX];
+        uint64_t bytes;
+
+        plan_held(plan, p, held);
+        bytes = planner_held_bytes(in, held, plan->in_flight);
+        if (bytes <= in->peers[p].memory_bytes)
+            continue;
+        text_size(bytes, need);
+        text_size(in->peers[p].memory_bytes, offer);
+        return reason_set(why, -E_FIT,
+                          "the plan file gives peer %u (%s) units that need %s, and it offers %s; give it fewer units, "
+                          "or more memory (--memory)",
+                          p, names[p], need, offer);
+    }
+    return 0;
 }
 
 uint64_t planner_bytes(const struct planner_input *in, uint32_t u0, uint32_t u1, uint32_t in_flight)

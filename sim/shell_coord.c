@@ -64,6 +64,8 @@ static void fill_leases(struct cluster *c, struct msg *m)
 
     for (uint32_t i = 0; i < m->leases.n_leases; i++)
         arrays += (m->leases.leases[i].u0 == 0) + (m->leases.leases[i].u1 == c->model->n_units);
+    if (arrays * n * sizeof *at > BODY_BYTES_MAX)
+        check_fail(c, "LEASES with %zu bytes of text", arrays * n * sizeof *at);
     if (arrays == 0 || blob_new(arrays * n * sizeof *at, &m->body) < 0)
         return;
     at = m->body->data;

@@ -128,3 +128,8 @@ uint64_t mem_available_bytes(void)
     uint64_t group = cgroup_memory_left(&cgroup_here);
     return group < machine ? group : machine;
 }
+
+uint64_t mem_offer_bytes(void)
+{
+    return mem_available_bytes() / 10 * 8;
+}

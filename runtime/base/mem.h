@@ -35,6 +35,9 @@ bool mem_fault_hit(void);
 /* Physical memory now available to this process in bytes (cgroup limit respected), 0 if unknown. */
 uint64_t mem_available_bytes(void);
 
+/* Of that, what a job may have: a fifth stays free. */
+uint64_t mem_offer_bytes(void);
+
 static inline void mem_freep(void *pp)
 {
     mem_free(*(void **)pp);

@@ -32,7 +32,8 @@
     X(UNREACHABLE, "unreachable")                                                                                      \
     X(CONFIG, "bad configuration")                                                                                     \
     X(PEER, "a peer failed")                                                                                           \
-    X(INTERNAL, "internal error")
+    X(INTERNAL, "internal error")                                                                                      \
+    X(FIT, "does not fit")
 
 enum status {
     E_OK = 0,

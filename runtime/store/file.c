@@ -36,11 +36,16 @@ static int from_errno(int e)
     }
 }
 
+const char *file_advice(int e)
+{
+    return e == ENOSPC || e == EDQUOT ? "; free some space there" : "";
+}
+
 static int fail_errno(struct reason *why, const char *what, const char *path)
 {
     const int e = errno;
 
-    return reason_set(why, from_errno(e), "cannot %s %s: %s", what, path, strerror(e));
+    return reason_set(why, from_errno(e), "cannot %s %s: %s%s", what, path, strerror(e), file_advice(e));
 }
 
 static void close_fd(int *fd)

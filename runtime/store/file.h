@@ -12,6 +12,9 @@
 #include "runtime/base/status.h"
 
 /* dir/name, or name alone when dir is "" or NULL. NULL when out of memory; mem_free. */
+/* What helps against errno e, to end a sentence with: "; free some space there", or "". */
+const char *file_advice(int e);
+
 char *file_join(const char *dir, const char *name);
 
 /* Reads the whole regular file at path, at most size_max bytes. *ret_data (mem_free) has a NUL behind the last byte,

@@ -9,6 +9,7 @@
 
 #include "runtime/base/jsonw.h"
 #include "runtime/base/mem.h"
+#include "runtime/store/file.h"
 #include "runtime/store/safetensors.h"
 
 struct safetensors_writer {
@@ -23,7 +24,7 @@ static int failed(struct reason *why, const struct safetensors_writer *w, const 
     const int e = errno;
     const int status = e == ENOENT ? -E_NOENT : e == EACCES || e == EPERM || e == EROFS ? -E_PERM : -E_IO;
 
-    return reason_set(why, status, "cannot %s %s: %s", what, w->path, strerror(e));
+    return reason_set(why, status, "cannot %s %s: %s%s", what, w->path, strerror(e), file_advice(e));
 }
 
 static int write_all(struct safetensors_writer *w, const void *data, size_t size, struct reason *why)

@@ -67,6 +67,8 @@ class CommandLine(shoal.Case):
         self.assert_refused(2, "--speeds 0", "train", job, "--speeds", "1,0")
         self.assert_refused(2, "--threads", "train", job, "--threads", "1,none")
         self.assert_refused(2, "--memory", "train", job, "--memory", "1GiB,", "--peers", "2")
+        self.assert_refused(2, "--emulate", "train", job, "--emulate", "rate=fast")
+        self.assert_refused(2, "--device", "train", job, "--device", "gpu:7")
         self.assert_refused(2, "take one", "train", job, "--resume", "--overwrite")
         self.assertFalse(os.path.exists(self.path("runs")), "a mistake leaves no folder")
 
@@ -80,8 +82,26 @@ class CommandLine(shoal.Case):
         self.assert_refused(3, "begins at unit 3", "train", self.job(), "--plan",
                             self.write("plan", "units 0-1: 0\nunits 3-4: 0\n"))
 
+    def test_data_without_permission_is_named(self):
+        data = self.write("secret.txt", "x" * 10000)
+        os.chmod(data, 0)
+        if os.access(data, os.R_OK):
+            self.skipTest("everything may be read here")
+        self.assert_refused(3, "data.paths", "train", self.job(data=data, name="noread"))
+
+    def test_what_does_not_fit_is_said_with_numbers_and_no_false_advice(self):
+        job = self.job()
+        p = self.start("train", job, "--run", self.run_dir(), "--peers", "2", "--memory", "64KiB")
+        self.assertEqual(p.finish(), 8, p.describe())
+        self.assertIn("does not fit", p.event("stopped")["why"])
+        self.assertNotIn("--resume", p.event("stopped")["why"])
+        plan = self.write("one-each.plan", "units 0-3: 0\nunits 4-4: 1\nin-flight 2\n")
+        p = self.start("train", job, "--run", self.run_dir(), "--plan", plan, "--memory", "64KiB,1GiB")
+        self.assertEqual(p.finish(), 8, p.describe())
+        self.assertIn("peer 0 ", p.event("stopped")["why"])
+
     def test_wrong_invites(self):
-        self.assert_refused(2, "this is no invite", "peer", "hello")
+        self.assert_refused(2, "neither an invite", "peer", "hello")
         self.assert_refused(2, "cut short", "peer", "shoal1abc")
         self.assert_refused(2, "invite is empty", "peer", "-")
         self.assert_refused(2, "this is no invite", "peer", "-", stdin=b"hello\n")
@@ -98,7 +118,11 @@ class CommandLine(shoal.Case):
             s.bind(("127.0.0.1", 0))
             s.listen()
             port = s.getsockname()[1]
-            self.assert_refused(3, str(port), "coordinator", self.job(), "--listen", "127.0.0.1", "--port", str(port))
+            self.assert_refused(3, f"--port {port} takes the ports {port} to {port + 2}, --port 0", "coordinator",
+                                self.job(), "--listen", "127.0.0.1", "--port", str(port))
+            # The third of three ports is the taken one.
+            self.assert_refused(3, f"--port {port - 2} takes", "coordinator", self.job(), "--run", self.run_dir(),
+                                "--listen", "127.0.0.1", "--port", str(port - 2))
 
     def test_identity(self):
         made = json.loads(self.shoal("keygen", "--json").stdout)
@@ -113,6 +137,7 @@ class CommandLine(shoal.Case):
         self.assertEqual(elsewhere["path"], self.path("state/key"))
         os.chmod(made["path"], 0o644)
         self.assert_refused(3, made["path"], "keygen")
+        self.assert_refused(3, "--state DIR", "keygen", "--state", self.write("no-folder", "") + "/in")
 
     def test_devices(self):
         devices = [json.loads(line) for line in self.shoal("devices", "--json").stdout.splitlines()]
@@ -155,6 +180,11 @@ class CommandLine(shoal.Case):
                 self.assertLessEqual(fields, set(e), name)
         self.assertEqual(len({e["id"] for e in events if e["event"] == "peer" and e["state"] == "joined"}), 2)
         self.assertFalse(os.path.exists(os.path.join(run, "invite")), "an ended run leaves no invite")
+        with open(os.path.join(run, "peer-0.log"), encoding="utf-8") as f:
+            said = f.read().splitlines()
+        self.assertEqual(said[:2] + said[3:], ["joined job tiny; measuring this device",
+                                               "measured; waiting for the plan", "the job is done"])
+        self.assertRegex(said[2], r"^work begins on units \d")
         self.assertTrue(os.path.isdir(result.done["checkpoint"]) or
                         os.path.isdir(self.path(result.done["checkpoint"])))
 
@@ -173,6 +203,7 @@ class CommandLine(shoal.Case):
         out = r.stdout.decode()
         self.assertEqual(r.returncode, 0, r.stderr.decode())
         self.assertRegex(out, r"(?m)^step 3/3  loss \d+\.\d{4}  \d+.* tok/s  .*2 peers")
+        self.assertTrue(out.startswith("run folder: "), out)
         self.assertRegex(out, r"(?m)^done: 3 steps, loss \d")
         self.assertRegex(out, r"(?m)^model hash [0-9a-f]{64}$")
         self.assertNotIn("\r", out)

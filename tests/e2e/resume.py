@@ -73,6 +73,28 @@ class Resume(shoal.Case):
         self.assertTrue(any(e["event"] == "warning" and "step 0" in e["text"] for e in result.process.events),
                         result.process.describe())
 
+    def said(self, result, kind):
+        return [e["text"] for e in result.process.events if e["event"] == kind]
+
+    def test_where_it_goes_on_and_what_changed_is_said(self):
+        run = self.run_dir()
+        first = self.train(self.job(steps=8, checkpoint_every=2), "--peers", "1", "--steps", "4", run=run)
+        with open(os.path.join(self.dir, first.done["checkpoint"], "state.json"), "w", encoding="utf-8") as f:
+            f.write("{")
+        second = self.train(self.job(steps=9, checkpoint_every=3), "--peers", "1", "--resume", run=run)
+        self.assertTrue([t for t in self.said(second, "waiting") if "resuming at step 2 from " in t and "00000002" in t])
+        warnings = self.said(second, "warning")
+        self.assertTrue([t for t in warnings if "damaged" in t and "00000004" in t], warnings)
+        self.assertTrue([t for t in warnings if ": train.steps;" in t], warnings)
+        self.assertEqual(second.steps[0][0], 3)
+
+    def test_a_finished_run_says_so_and_claims_no_loss(self):
+        job, run = self.job(steps=6), self.run_dir()
+        first = self.train(job, "--peers", "1", run=run)
+        again = self.train(job, "--peers", "1", "--steps", "4", "--resume", run=run)
+        self.assertTrue([t for t in self.said(again, "waiting") if "already at step 6" in t])
+        self.assertEqual((again.steps, again.hash, again.done["eval_loss"]), ([], first.hash, None))
+
     def test_changed_data_is_noticed(self):
         text = self.write("data.txt", "the quick brown fox jumps over the lazy dog. " * 400)
         job, run = self.job(steps=8, data=text), self.run_dir()

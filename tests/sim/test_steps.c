@@ -74,12 +74,32 @@ static void every_plan_gives_the_same_model(void **state)
     }
 }
 
+static void more_text_than_a_message_takes_goes_in_several(void **state)
+{
+    (void)state;
+    struct job job = rig_job();
+
+    job.model.n_ctx = 64;
+    job.train.sequences = JOB_SEQUENCES_MAX;
+    job.train.microbatches = 36; /* 72 MiB of tokens and targets */
+    job.train.steps = 1;
+    struct cluster_config config = rig_config(&job, 1, NULL);
+    struct cluster_result r;
+    struct cluster *c = rig_run(&config, NULL, NULL, &r);
+
+    if (r.status != 0 || r.version != 1)
+        rig_fail(c, "ended with %s", r.why.text);
+    assert_int_equal(cluster_worker_forwards(c, 1), 36);
+    cluster_free(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_worker_runs_the_job),
         cmocka_unit_test(other_seeds_of_the_job_give_other_models),
         cmocka_unit_test(every_plan_gives_the_same_model),
+        cmocka_unit_test(more_text_than_a_message_takes_goes_in_several),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

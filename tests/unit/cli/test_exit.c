@@ -21,6 +21,7 @@ static void promised_codes_stand(void **state)
     assert_int_equal(exit_code(-E_VERSION), 6);
     assert_int_equal(exit_code(-E_PEER), 7);
     assert_int_equal(exit_code(-E_NOMEM), 8);
+    assert_int_equal(exit_code(-E_FIT), 8);
     assert_int_equal(exit_code(-E_INTERNAL), 9);
     assert_int_equal(exit_code(-E_CANCELED), 130);
 }

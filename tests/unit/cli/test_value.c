@@ -65,18 +65,6 @@ static void sizes(void **state)
         assert_int_equal(value_size(bad[i], &v, NULL), -E_INVAL);
 }
 
-static void sizes_for_people(void **state)
-{
-    (void)state;
-    char text[16];
-    value_size_print(0, text);
-    assert_string_equal(text, "0 B");
-    value_size_print(UINT64_C(3) << 29, text);
-    assert_string_equal(text, "1.5 GiB");
-    value_size_print(UINT64_MAX, text);
-    assert_string_equal(text, "16.0 EiB");
-}
-
 static void lists_are_cut_at_commas(void **state)
 {
     (void)state;
@@ -99,7 +87,6 @@ int main(void)
         cmocka_unit_test(counts),
         cmocka_unit_test(numbers),
         cmocka_unit_test(sizes),
-        cmocka_unit_test(sizes_for_people),
         cmocka_unit_test(lists_are_cut_at_commas),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

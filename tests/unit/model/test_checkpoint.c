@@ -87,7 +87,7 @@ static void assert_latest(const char *dir, const char *want)
 {
     cleanup_mem_ char *path = NULL;
 
-    assert_int_equal(checkpoint_latest(dir, &path, NULL), 0);
+    assert_int_equal(checkpoint_latest(dir, &path, NULL, NULL), 0);
     assert_string_equal(path, want);
 }
 
@@ -251,8 +251,8 @@ static void latest_of_nothing_is_not_found(void **dir)
 {
     cleanup_mem_ char *none = file_join(*dir, "none"), *path = NULL;
 
-    assert_int_equal(checkpoint_latest(none, &path, NULL), -E_NOENT);
-    assert_int_equal(checkpoint_latest(*dir, &path, NULL), -E_NOENT);
+    assert_int_equal(checkpoint_latest(none, &path, NULL, NULL), -E_NOENT);
+    assert_int_equal(checkpoint_latest(*dir, &path, NULL, NULL), -E_NOENT);
     assert_null(path);
 }
 

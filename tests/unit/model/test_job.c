@@ -338,11 +338,34 @@ static void every_example_is_a_job(void **state)
     }
 }
 
+static void differences_of_what_is_trained_are_named(void **state)
+{
+    (void)state;
+    struct job a, b;
+    char text[128];
+
+    assert_int_equal(parse(MODEL DATA "train: {steps: 100, lr: 0.001, warmup: 5}\n", NULL, &a, NULL), 0);
+    assert_int_equal(parse(MODEL "data: {paths: [b]}\n"
+                                 "train: {steps: 100, lr: 0.001, warmup: 5}\neval: {every: 7}\npeers: 3\n",
+                           NULL, &b, NULL),
+                     0);
+    job_differences(&a, &b, text, sizeof(text));
+    assert_string_equal(text, "");
+    b.train.steps = 200;
+    b.train.warmup_steps = 6;
+    b.reduction = JOB_REDUCTION_FAST;
+    job_differences(&a, &b, text, sizeof(text));
+    assert_string_equal(text, "train.steps, train.warmup, reduction");
+    job_done(&a);
+    job_done(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_example_is_a_job),
         cmocka_unit_test(all_keys_are_read),
+        cmocka_unit_test(differences_of_what_is_trained_are_named),
         cmocka_unit_test(what_is_left_out_has_its_default),
         cmocka_unit_test(an_unknown_key_is_named_with_its_line),
         cmocka_unit_test(a_wrong_type_is_named_with_its_line),

@@ -466,9 +466,24 @@ static void grouping_survives_each_failing_allocation(void **state)
     model_free(m);
 }
 
+static void held_units_for_people(void **state)
+{
+    (void)state;
+    const bool held[] = {true, true, true, false, true, false, true, true};
+    char text[32], little[5];
+
+    plan_units_text(held, 8, text, sizeof(text));
+    assert_string_equal(text, "0-2, 4, 6-7");
+    plan_units_text(held + 3, 1, text, sizeof(text));
+    assert_string_equal(text, "");
+    plan_units_text(held, 8, little, sizeof(little));
+    assert_string_equal(little, "0-2,");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(held_units_for_people),
         cmocka_unit_test(a_copy_is_equal_and_apart),
         cmocka_unit_test(a_failed_copy_leaves_nothing),
         cmocka_unit_test(questions_have_answers),

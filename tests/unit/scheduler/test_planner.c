@@ -164,9 +164,29 @@ static void too_big_a_model_is_said_with_numbers(void **state)
     open_rig(&r, 6, 2);
     set_peer(&r, 0, 1, 1000);
     set_peer(&r, 1, 1, 1000);
-    assert_int_equal(planner_make(&r.in, &plan, kept, &why), -E_TOOBIG);
+    assert_int_equal(planner_make(&r.in, &plan, kept, &why), -E_FIT);
     assert_non_null(strstr(why.text, "does not fit"));
     assert_non_null(strstr(why.text, "MiB"));
+    model_free(r.model);
+}
+
+static void a_forced_plan_that_does_not_fit_names_the_peer(void **state)
+{
+    (void)state;
+    const char *const names[] = {"big", "small"};
+    struct rig r;
+    struct plan plan;
+    struct reason why = {0};
+
+    open_rig(&r, 4, 2);
+    assert_int_equal(plan_parse("units 0-2: 0\nunits 3-5: 1\nin-flight 2\n", r.model->n_units, &plan, &why), 0);
+    set_peer(&r, 0, 1, PLENTY);
+    set_peer(&r, 1, 1, planner_bytes(&r.in, 3, 6, 2));
+    assert_int_equal(planner_check_memory(&r.in, &plan, names, &why), 0);
+    set_peer(&r, 1, 1, planner_bytes(&r.in, 3, 6, 2) - 1);
+    assert_int_equal(planner_check_memory(&r.in, &plan, names, &why), -E_FIT);
+    assert_non_null(strstr(why.text, "peer 1 (small)"));
+    plan_done(&plan);
     model_free(r.model);
 }
 
@@ -217,6 +237,7 @@ int main(void)
         cmocka_unit_test(what_fits_nobody_whole_becomes_a_pipeline),
         cmocka_unit_test(no_peer_gets_more_than_fits_it),
         cmocka_unit_test(too_big_a_model_is_said_with_numbers),
+        cmocka_unit_test(a_forced_plan_that_does_not_fit_names_the_peer),
         cmocka_unit_test(the_same_fleet_gets_the_same_plan),
         cmocka_unit_test(a_large_fleet_gets_a_plan),
     };
