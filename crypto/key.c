@@ -19,6 +19,11 @@ int key_setup(struct reason *why)
     return 0;
 }
 
+bool key_secret_equal(const void *a, const void *b, size_t n)
+{
+    return sodium_memcmp(a, b, n) == 0;
+}
+
 void key_random(void *ret, size_t n)
 {
     randombytes_buf(ret, n);

@@ -54,6 +54,9 @@ int key_to_curve(const struct key *k, uint8_t ret[KEY_BYTES]);
 int key_sign(const struct key_pair *k, const void *data, size_t n, uint8_t ret[SIGNATURE_BYTES]);
 bool key_verify(const struct key *k, const void *data, size_t n, const uint8_t sig[SIGNATURE_BYTES]);
 
+/* In a time that does not tell where the bytes differ. */
+bool key_secret_equal(const void *a, const void *b, size_t n);
+
 void key_random(void *ret, size_t n); /* from the operating system */
 
 #endif

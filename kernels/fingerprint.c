@@ -119,6 +119,54 @@ static void print_loss(struct print *f)
     digest(f, outer, C * C);
 }
 
+/* Products of odd and uneven shapes: edges of tiles are where libraries differ, too. */
+static void print_products(struct print *f)
+{
+    static const struct {
+        int trans_a, trans_b;
+        int64_t m, n, k;
+    } shapes[] = {{0, 0, 1, 77, 129}, {0, 0, 65, 3, 257}, {1, 0, 37, 131, 5}, {0, 1, 97, 33, 300}, {1, 1, 7, 13, 511}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        const int64_t m = shapes[i].m, n = shapes[i].n, k = shapes[i].k;
+        const float *a = normal(f, (size_t)(m * k)), *b = normal(f, (size_t)(k * n));
+        float *c = take(f, (size_t)(m * n));
+        check(f, f->k->ops->gemm(f->k->ctx, shapes[i].trans_a, shapes[i].trans_b, m, n, k, a, b, 0.0f, c));
+        digest(f, c, (size_t)(m * n));
+    }
+}
+
+/* Values below the smallest normal number, which hardware that flushes them to zero gets wrong: an AdamW step whose
+ * second moments and updates are, and their sum with others. */
+static void print_subnormal(struct print *f)
+{
+    enum { N = 16 };
+    const struct kern_ops *o = f->k->ops;
+    const struct kern_adamw h = {.grad_scale = 1.0f,
+                                 .lr = 0x1p-20f,
+                                 .beta1 = 0.5f,
+                                 .beta2 = 0.75f,
+                                 .one_minus_beta1 = 0.5f,
+                                 .one_minus_beta2 = 0.25f,
+                                 .inv_bias1 = 1.0f,
+                                 .inv_bias2 = 1.0f,
+                                 .eps = 0x1p-10f};
+    float start[N];
+    float *in[4];
+    for (size_t a = 0; a < 4; a++) {
+        for (int i = 0; i < N; i++)
+            start[i] = (float)(i + 1 + (int)a) * (a == 3 ? 0x1p-66f : 0x1p-140f); /* g squared is subnormal */
+        in[a] = take(f, N);
+        check(f, f->k->backend->copy(f->k->ctx, in[a], start, sizeof start, KERN_HOST_TO_DEVICE));
+        check(f, f->k->backend->sync(f->k->ctx)); /* start is written again */
+    }
+    check(f, o->adamw(f->k->ctx, in[0], in[1], in[2], in[3], &h, N));
+    for (size_t a = 0; a < 3; a++)
+        digest(f, in[a], N);
+    float *sum = take(f, N);
+    check(f, o->add(f->k->ctx, sum, in[1], in[2], N));
+    digest(f, sum, N);
+}
+
 int kern_fingerprint(struct kern *k, char ret[17])
 {
     struct print f = {.k = k, .hash = UINT64_C(0xcbf29ce484222325)};
@@ -131,6 +179,8 @@ int kern_fingerprint(struct kern *k, char ret[17])
     if (f.status == 0) {
         print_layers(&f);
         print_loss(&f);
+        print_products(&f);
+        print_subnormal(&f);
     }
     mem_free(f.host);
     k->backend->free(k->ctx, arena);

@@ -16,6 +16,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__)
+#error "kernels built with -ffast-math or -Ofast round as they like: remove it from CFLAGS"
+#endif
+#if defined(__FLT_EVAL_METHOD__) && __FLT_EVAL_METHOD__ != 0
+#error "kernels need floats that are rounded to floats after every operation (x87 does not: use SSE2)"
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif

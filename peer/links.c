@@ -114,11 +114,15 @@ static int adopt(struct links *l, const struct msg_view *v)
 void links_on_view(struct links *l, const struct msg *m, int64_t now)
 {
     (void)now;
-    l->term = m->term;
     if (!msg_view_verify(&m->view, &l->coordinator)) {
         log_warn("links", "a view with a bad signature, ignoring");
         return;
     }
+    if (m->term < l->term) {
+        log_debug("links", "a view of a term that is over, ignoring");
+        return;
+    }
+    l->term = m->term;
     if (m->view.number > l->view && adopt(l, &m->view) < 0) {
         log_warn("links", "out of memory over a view, ignoring");
         return;

@@ -290,16 +290,16 @@ static void tick(struct coord *c)
 void coord_let_go(struct coord *c, struct coord_peer *p, const char *text)
 {
     if (c->phase >= COORD_RUN && p->plan_peer != UINT32_MAX && !coord_can_spare(c, p)) {
-        char id[KEY_SHORT_LEN + 1];
+        char name[COORD_NAME_MAX];
         struct reason why = {0};
 
-        key_short(&p->join.key, id);
+        coord_name(p, name);
         coord_note(c, &(struct note){.kind = NOTE_PEER,
                                      .key = p->join.key,
                                      .name = p->join.name,
                                      .peer_state = NOTE_PEER_LEFT,
                                      .text = text});
-        coord_end(c, reason_set(&why, -E_PEER, "peer %s (%s) left: %s", id, p->join.name, text), &why);
+        coord_end(c, reason_set(&why, -E_PEER, "%s left: %s", name, text), &why);
         return;
     }
     coord_bye(c, p, MSG_BYE_STOPPED, "left the job");

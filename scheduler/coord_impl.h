@@ -153,6 +153,8 @@ void coord_oom(struct coord *c);
 void coord_check_exited(struct coord *c);
 
 /* coord_members.c */
+#define COORD_NAME_MAX (KEY_SHORT_LEN + NAME_MAX_LEN + 12)
+void coord_name(const struct coord_peer *p, char ret[COORD_NAME_MAX]); /* "peer 1a2b3c4d (box)" */
 struct coord_peer *coord_find(const struct coord *c,
                               const struct key *key); /* the newest incarnation, admitted or not; NULL */
 struct coord_peer *coord_add_peer(struct coord *c, const struct msg_join *join); /* NULL when out of memory */

@@ -29,6 +29,14 @@ struct coord_peer *coord_find(const struct coord *c, const struct key *key)
     return NULL;
 }
 
+void coord_name(const struct coord_peer *p, char ret[COORD_NAME_MAX])
+{
+    char id[KEY_SHORT_LEN + 1];
+
+    key_short(&p->join.key, id);
+    snprintf(ret, COORD_NAME_MAX, "peer %s (%s)", id, p->join.name);
+}
+
 uint32_t coord_admitted(const struct coord *c)
 {
     uint32_t n = 0;
@@ -107,15 +115,15 @@ struct coord_peer *coord_add_peer(struct coord *c, const struct msg_join *join)
 
 static void note_mixed_classes(struct coord *c, const struct coord_peer *p)
 {
-    char id[KEY_SHORT_LEN + 1];
+    char name[COORD_NAME_MAX];
 
     for (uint32_t i = 0; i < c->n_peers; i++)
         if (c->peers[i]->admitted && strcmp(c->peers[i]->join.fingerprint, p->join.fingerprint) != 0) {
-            key_short(&p->join.key, id);
+            coord_name(p, name);
             coord_warn(c,
-                       "peer %s (%s) computes with other last bits than %s: the model will be as good, but its hash "
+                       "%s computes with other last bits than %s: the model will be as good, but its hash "
                        "will depend on who did what",
-                       id, p->join.name, c->peers[i]->join.name);
+                       name, c->peers[i]->join.name);
             return;
         }
 }
@@ -134,7 +142,7 @@ void coord_on_join(struct coord *c, const struct key *key, const struct msg *m)
         refuse(c, key, MSG_REFUSAL_JOB, "this coordinator runs another job; ask for a fresh invite");
         return;
     }
-    if (memcmp(j->capability, c->config.capability, sizeof j->capability) != 0) {
+    if (!key_secret_equal(j->capability, c->config.capability, sizeof j->capability)) {
         refuse(c, key, MSG_REFUSAL_CAPABILITY, "the invite is not valid for this run; ask for a fresh one");
         return;
     }
@@ -249,19 +257,17 @@ void coord_on_profile(struct coord *c, struct coord_peer *p, struct msg *m)
     p->memory_bytes = f->memory_bytes;
     p->profiled = true;
     if (c->phase >= COORD_CONNECT && p->plan_peer == UINT32_MAX && !p->restored) {
-        char id[KEY_SHORT_LEN + 1];
+        char name[COORD_NAME_MAX];
 
-        key_short(&p->join.key, id);
-        coord_warn(
-            c, "peer %s (%s) came after the plan was made: it stands by, and takes part when the job is next resumed",
-            id, p->join.name);
+        coord_name(p, name);
+        coord_warn(c, "%s came after the plan was made: it stands by, and takes part when the job is next resumed",
+                   name);
     }
     coord_try_plan(c);
 }
 
 void coord_lost(struct coord *c, struct coord_peer *p, enum note_peer_state state, const char *text)
 {
-    char id[KEY_SHORT_LEN + 1];
     uint32_t unit = 0;
     bool planned = p->plan_peer != UINT32_MAX, said = p->leaving && c->phase >= COORD_ENDING;
 
@@ -270,7 +276,6 @@ void coord_lost(struct coord *c, struct coord_peer *p, enum note_peer_state stat
     if (!p->admitted)
         return;
     p->admitted = p->linked = false;
-    key_short(&p->join.key, id);
     if (!said)
         coord_note(c,
                    &(struct note){

@@ -372,7 +372,7 @@ void coord_check_parted(struct coord *c)
 void coord_on_link_report(struct coord *c, struct coord_peer *p, const struct msg_link *l)
 {
     int j = plan_find(&c->plan, &l->key);
-    char from[KEY_SHORT_LEN + 1], to[KEY_SHORT_LEN + 1];
+    char from[COORD_NAME_MAX], to[KEY_SHORT_LEN + 1];
 
     if (p->plan_peer == UINT32_MAX || j < 0 || (uint32_t)j == p->plan_peer)
         return;
@@ -383,9 +383,9 @@ void coord_on_link_report(struct coord *c, struct coord_peer *p, const struct ms
     *up = l->up;
     *failed = !l->up;
     if (!l->up && news && c->plan_peers[j]->admitted && c->phase <= COORD_RUN) {
-        key_short(&p->join.key, from);
+        coord_name(p, from);
         key_short(&l->key, to);
-        coord_warn(c, "peer %s (%s) has no link to %s: %s", from, p->join.name, to, l->text);
+        coord_warn(c, "%s has no link to %s: %s", from, to, l->text);
     }
     coord_connect(c);
 }
@@ -395,14 +395,11 @@ void coord_on_ready(struct coord *c, struct coord_peer *p, const struct msg_read
     if (c->phase != COORD_SETUP || p->plan_peer == UINT32_MAX || r->epoch != c->plan.epoch)
         return;
     if (!r->ok) {
-        char id[KEY_SHORT_LEN + 1];
+        char name[COORD_NAME_MAX];
         struct reason why = {0};
 
-        key_short(&p->join.key, id);
-        coord_end(
-            c,
-            reason_set(&why, -E_PEER, "peer %s (%s) cannot hold what the plan gives it: %s", id, p->join.name, r->text),
-            &why);
+        coord_name(p, name);
+        coord_end(c, reason_set(&why, -E_PEER, "%s cannot hold what the plan gives it: %s", name, r->text), &why);
         return;
     }
     p->ready = true;

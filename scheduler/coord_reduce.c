@@ -125,23 +125,22 @@ void coord_on_reduced(struct coord *c, struct coord_peer *p, const struct msg_re
         memcpy(s->sum_squares, r->sum_squares, g->n_tensors * sizeof(double));
     } else if (memcmp(s->hash, r->hash, HASH_BYTES) != 0 ||
                memcmp(s->sum_squares, r->sum_squares, g->n_tensors * sizeof(double)) != 0) {
-        char id[KEY_SHORT_LEN + 1];
+        char name[COORD_NAME_MAX];
 
-        key_short(&p->join.key, id);
+        coord_name(p, name);
         if (s->attempt >= ATTEMPTS_MAX) {
             struct reason why = {0};
 
             coord_end(c,
                       reason_set(&why, -E_CORRUPT,
                                  "the peers do not agree on the sums of group %u of step %" PRIu64
-                                 ", after %u attempts: peer %s (%s) has others than those before it",
-                                 r->group, c->version, s->attempt, id, p->join.name),
+                                 ", after %u attempts: %s has others than those before it",
+                                 r->group, c->version, s->attempt, name),
                       &why);
             return;
         }
-        coord_warn(
-            c, "peer %s (%s) has other sums for group %u of step %" PRIu64 " than the peers before it: reducing again",
-            id, p->join.name, r->group, c->version);
+        coord_warn(c, "%s has other sums for group %u of step %" PRIu64 " than the peers before it: reducing again",
+                   name, r->group, c->version);
         start_reduce(c, r->group);
         return;
     }

@@ -466,7 +466,7 @@ static void check_standstill(struct coord *c)
     int64_t limit = STANDSTILL_NS + (int64_t)(STANDSTILL_STEPS * c->plan.predicted_seconds * NS_PER_S);
     const struct coord_peer *owes = NULL;
     struct reason why = {0};
-    char id[KEY_SHORT_LEN + 1];
+    char name[COORD_NAME_MAX];
 
     if (c->now_ns - c->progress_at < limit)
         return;
@@ -479,10 +479,10 @@ static void check_standstill(struct coord *c)
                 owes = c->plan_peers[c->groups.groups[g].members[i]];
     if (!owes)
         return;
-    key_short(&owes->join.key, id);
+    coord_name(owes, name);
     coord_end(c,
-              reason_set(&why, -E_PEER, "nothing of step %" PRIu64 " got done for %d s: peer %s (%s) owes its part",
-                         c->version, (int)(limit / NS_PER_S), id, owes->join.name),
+              reason_set(&why, -E_PEER, "nothing of step %" PRIu64 " got done for %d s: %s owes its part", c->version,
+                         (int)(limit / NS_PER_S), name),
               &why);
 }
 

@@ -177,7 +177,7 @@ static void answer_status(struct coordinator *c, const struct net_key *to, const
     struct msg *answer = msg_new(MSG_STATUS, c->run.term);
 
     if (memcmp(m->status_get.job_id, c->run.job_id, sizeof c->run.job_id) != 0 ||
-        memcmp(m->status_get.capability, c->run.capability, sizeof c->run.capability) != 0) {
+        !key_secret_equal(m->status_get.capability, c->run.capability, sizeof c->run.capability)) {
         refuse(c, to, MSG_REFUSAL_CAPABILITY, "the invite is not valid for this run; ask for a fresh one");
         msg_free(answer);
         return;

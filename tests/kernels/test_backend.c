@@ -157,6 +157,23 @@ static void fingerprint_tells_numerics_classes_apart(void **state)
     assert_string_not_equal(print[0], print[2]); /* sums in double round differently */
 }
 
+#ifdef __SSE2__
+static void fingerprint_shows_subnormals_flushed_to_zero(void **state)
+{
+    (void)state;
+    char kept[17], flushed[17];
+    const unsigned mode = __builtin_ia32_stmxcsr();
+    struct rig rig = rig_cpu(1, 0);
+    assert_int_equal(kern_fingerprint(&rig.k, kept), 0);
+    __builtin_ia32_ldmxcsr(mode | 0x8000); /* results only; one thread computes where it is called */
+    const int r = kern_fingerprint(&rig.k, flushed);
+    __builtin_ia32_ldmxcsr(mode);
+    assert_int_equal(r, 0);
+    assert_string_not_equal(kept, flushed);
+    rig_done(&rig);
+}
+#endif
+
 static void exponential_is_within_two_units_in_the_last_place(void **state)
 {
     (void)state;
@@ -188,6 +205,9 @@ int main(void)
         cmocka_unit_test(ids_out_of_range_are_refused),
         cmocka_unit_test(impossible_shapes_are_refused),
         cmocka_unit_test(fingerprint_tells_numerics_classes_apart),
+#ifdef __SSE2__
+        cmocka_unit_test(fingerprint_shows_subnormals_flushed_to_zero),
+#endif
         cmocka_unit_test(exponential_is_within_two_units_in_the_last_place),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

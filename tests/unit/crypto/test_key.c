@@ -213,9 +213,23 @@ static void text_that_is_no_key_is_refused(void **state)
     assert_int_equal(key_parse_hex(text, &k), 0);
 }
 
+static void secrets_are_equal_where_every_byte_is(void **state)
+{
+    (void)state;
+    uint8_t a[16], b[16];
+
+    key_random(a, sizeof(a));
+    memcpy(b, a, sizeof(b));
+    assert_true(key_secret_equal(a, b, sizeof(a)));
+    b[15] ^= 1;
+    assert_false(key_secret_equal(a, b, sizeof(a)));
+    assert_true(key_secret_equal(a, b, 15));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(secrets_are_equal_where_every_byte_is),
         cmocka_unit_test(setup_twice_is_fine),
         cmocka_unit_test(a_seed_leads_to_the_known_keys_and_signatures),
         cmocka_unit_test(a_signature_binds_every_bit_of_message_key_and_signature),
