@@ -255,7 +255,7 @@ class Coordinator(shoal.Case):
         coordinator = self.start("coordinator", job, "--run", self.run_dir(), "--listen", "127.0.0.1", "--port", "0",
                                  "--peers", "1")
         invite = coordinator.wait_named("invite")["invite"]
-        peer = self.start("peer", invite, "--key", self.path("key"), "--threads", "1", "--wait", "3")
+        peer = self.start("peer", invite, "--key", self.path("key"), "--threads", "1")
         coordinator.wait_event(lambda e: e["event"] == "step" and e["step"] == 2)
         coordinator.popen.kill()
         self.assertEqual(peer.finish(30), 7, peer.describe())
@@ -265,7 +265,7 @@ class Coordinator(shoal.Case):
 class Slow(Kill):
     """More of the same, and every peer of every plan at every phase of a step that takes long enough to have phases."""
 
-    PHASES = (0, 0.05, 0.3, 0.6, 0.85, 0.97)  # of a step; 0 is also right after the commit, when a checkpoint is begun
+    PHASES = (0, 0.3, 0.6, 0.95)  # of a step; 0 is also right after the commit, when a checkpoint is begun
     PLANS = (PIPELINE, DATA_PARALLEL, MIXED, SHADOW, HALF_SHADOWED)
 
     def test_every_peer_of_every_plan_at_every_phase(self):
@@ -277,12 +277,12 @@ class Slow(Kill):
             self.assertEqual(p.finish(), 0, p.describe())
             for victim in range(n_peers_of(plan)):
                 for i, phase in enumerate(self.PHASES):
-                    sig = signal.SIGSTOP if i == 2 else signal.SIGKILL
+                    sig = signal.SIGSTOP if (victim, i) == (1, 2) else signal.SIGKILL
                     with self.subTest(plan=plan, victim=victim, phase=phase, sig=sig):
                         self.survive(job, calm, plan, [victim], 4 + i % 2, phase * seconds, sig)
 
     def test_random_moments(self):
-        for seed in range(100, 112):
+        for seed in range(100, 104):
             for plan in self.PLANS:
                 self.at_random(seed, plan)
             for plan in (DATA_PARALLEL, MIXED, PIPELINE):
