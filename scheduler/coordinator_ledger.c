@@ -102,7 +102,8 @@ static int load_run(struct coordinator *c, struct reason *why)
         c->reattach = c->config.resume && c->config.order == NULL && key_equal(&c->run.key, &c->config.key->pub) &&
                       memcmp(c->run.job_hash, job, sizeof job) == 0;
     } else if (status == -E_NOENT) {
-        *why = (struct reason){0};
+        if (why)
+            *why = (struct reason){0}; /* a new run */
         status = 0;
         key_random(c->run.job_id, sizeof c->run.job_id);
         key_random(c->run.capability, sizeof c->run.capability);

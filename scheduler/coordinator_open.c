@@ -39,7 +39,8 @@ int coordinator_open_checkpoint(struct coordinator *c, struct reason *why)
     int status = checkpoint_latest(c->checkpoints_dir, &path, &c->damaged, why);
 
     if (status == -E_NOENT) {
-        *why = (struct reason){0};
+        if (why)
+            *why = (struct reason){0};
         return 0;
     }
     if (status == 0 && c->n_checkpoints == COORDINATOR_ROLLBACKS_MAX)

@@ -15,7 +15,7 @@ class Silence(shoal.Case):
         coordinator = self.start("coordinator", self.job(steps=steps), "--run", self.run_dir(), "--listen", "127.0.0.1",
                                  "--port", "0", "--peers", "1")
         peer = self.start("peer", coordinator.wait_named("invite")["invite"], "--key", self.path("key"), "--threads",
-                          "1")
+                          "1", "--wait", "16")
         coordinator.wait_event(lambda e: e["event"] == "step" and e["step"] == 2)
         return coordinator, peer
 
