@@ -1,6 +1,7 @@
 /* What a holder keeps of the units it holds. One device allocation per (tensor, part) and per (tensor, use), so that a
  * device with small buffers can hold a large model. This file knows nothing of architectures: units and tensors are as
- * the model lists them. Invariant: what is held never changes; a tensor is held if one of its uses' units is. */
+ * the model lists them. Invariant: a tensor is held if one of its uses' units is, and its memory stays where it is as
+ * long as it is held. */
 #include "model/params.h"
 
 #include <assert.h>
@@ -95,6 +96,8 @@ static int alloc_tensor(struct params *p, uint32_t t, const bool *held)
     int r;
 
     for (int part = 0; part < PARAMS_PARTS; part++) {
+        if (s->part[part])
+            continue;
         r = b->alloc(p->kern->ctx, n_bytes, &mem);
         if (r < 0)
             return r;
@@ -106,7 +109,7 @@ static int alloc_tensor(struct params *p, uint32_t t, const bool *held)
         }
     }
     for (uint32_t i = 0; i < tensor->n_uses; i++) {
-        if (!held[tensor->use_unit[i]])
+        if (!held[tensor->use_unit[i]] || s->sum[i])
             continue;
         r = b->alloc(p->kern->ctx, sum_bytes(p->reduction, tensor->n), &s->sum[i]);
         if (r < 0)
@@ -135,16 +138,35 @@ static void fill_units(struct params *p, const bool *held)
     }
 }
 
-static int params_alloc(struct params *p, const bool *held)
+/* Frees what of tensor t is not needed to hold these units. */
+static void drop_tensor(struct params *p, uint32_t t, const bool *held)
+{
+    const struct kern_backend *b = p->kern->backend;
+    const struct model_tensor *tensor = &p->model->tensors[t];
+    struct tensor_state *s = &p->tensors[t];
+
+    for (int part = 0; part < PARAMS_PARTS && !tensor_held(tensor, held); part++) {
+        b->free(p->kern->ctx, s->part[part]);
+        s->part[part] = NULL;
+    }
+    for (uint32_t i = 0; i < tensor->n_uses; i++) {
+        if (held[tensor->use_unit[i]])
+            continue;
+        b->free(p->kern->ctx, s->sum[i]);
+        s->sum[i] = NULL;
+    }
+}
+
+int params_change(struct params *p, const bool *held)
 {
     const struct model *m = p->model;
     const size_t n_scratch = scratch_bytes(m, held);
     int r;
 
-    p->tensors = mem_calloc(m->n_tensors, sizeof(*p->tensors));
-    p->units = mem_calloc(m->n_units, sizeof(*p->units));
-    if (!p->tensors || !p->units)
-        return -E_NOMEM;
+    for (uint32_t t = 0; t < m->n_tensors; t++)
+        drop_tensor(p, t, held);
+    p->kern->backend->free(p->kern->ctx, p->scratch);
+    p->scratch = NULL;
     for (uint32_t t = 0; t < m->n_tensors; t++) {
         if (!tensor_held(&m->tensors[t], held))
             continue;
@@ -175,7 +197,9 @@ int params_new(const struct model *m, struct kern *k, enum job_reduction reducti
     p->model = m;
     p->kern = k;
     p->reduction = reduction;
-    r = params_alloc(p, held);
+    p->tensors = mem_calloc(m->n_tensors, sizeof(*p->tensors));
+    p->units = mem_calloc(m->n_units, sizeof(*p->units));
+    r = p->tensors && p->units ? params_change(p, held) : -E_NOMEM;
     if (r < 0) {
         params_free(p);
         return r;

@@ -16,6 +16,9 @@ struct params;
  * sums are zero. -E_NOMEM. */
 int params_new(const struct model *m, struct kern *k, enum job_reduction reduction, const bool *held,
                struct params **ret);
+/* Holds the units with held[u] true from now on: what was held before and is held still stays as it is, what is new is
+ * as params_new makes it, the rest is freed. Sums are zero. -E_NOMEM: what was held before may be gone. */
+int params_change(struct params *p, const bool *held);
 struct params *params_free(struct params *p); /* NULL ok; returns NULL */
 
 /* Bytes that params_new would allocate. */

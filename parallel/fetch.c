@@ -148,3 +148,17 @@ int fetch_chunk(struct fetch *f, const struct key *from, const struct msg *m, in
     }
     return 0;
 }
+
+void fetch_redirect(struct fetch *f, bool (*pick)(void *arg, struct fetch_item *item), void *arg, int64_t now,
+                    struct effects *fx)
+{
+    struct msg_state_key key;
+
+    for (uint32_t i = 0; i < f->n_items; i++) {
+        if (!pick(arg, &f->items[i]))
+            continue;
+        for (uint32_t k = 0; k < WINDOW; k++)
+            if (f->window[k].piece != UINT64_MAX && locate(f, f->window[k].piece, &key) == &f->items[i])
+                ask(f, k, now, fx);
+    }
+}

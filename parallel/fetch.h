@@ -27,6 +27,11 @@ int fetch_chunk(struct fetch *f, const struct key *from, const struct msg *m, in
 /* Asks for more, and again for what did not come. */
 void fetch_tick(struct fetch *f, int64_t now, struct effects *fx);
 
+/* Lets `pick` choose other donors: it is shown every item, may change the donor alone, and says whether it did. What
+ * was asked of the old ones is asked again of the new ones at once; what came from them stays. */
+void fetch_redirect(struct fetch *f, bool (*pick)(void *arg, struct fetch_item *item), void *arg, int64_t now,
+                    struct effects *fx);
+
 bool fetch_finished(const struct fetch *f);
 uint64_t fetch_version(const struct fetch *f);
 double fetch_progress(const struct fetch *f); /* 0..1 */

@@ -95,6 +95,8 @@ static int check_holders(const struct plan *p, uint32_t s, uint32_t *seen, struc
         if (h->weight > PLAN_WEIGHT_MAX)
             return reason_set(why, -E_INVAL, "peer %u has weight %u in stage %u (at most %u)", h->peer, h->weight, s,
                               PLAN_WEIGHT_MAX);
+        if (h->joining > 1 || (h->joining && h->weight > 0))
+            return reason_set(why, -E_INVAL, "peer %u is joining stage %u and has a share in it", h->peer, s);
         if (seen[h->peer] == s + 1)
             return reason_set(why, -E_INVAL, "peer %u stands twice in stage %u", h->peer, s);
         seen[h->peer] = s + 1;
@@ -166,7 +168,7 @@ int plan_find(const struct plan *p, const struct key *key)
     return -E_NOENT;
 }
 
-void plan_held(const struct plan *p, uint32_t peer, bool *held)
+static void mark_held(const struct plan *p, uint32_t peer, bool joining_too, bool *held)
 {
     assert(peer < p->n_peers);
     memset(held, 0, p->n_units * sizeof(*held));
@@ -174,8 +176,29 @@ void plan_held(const struct plan *p, uint32_t peer, bool *held)
         const struct plan_stage *stage = &p->stages[s];
 
         for (uint32_t i = 0; i < stage->n_holders; i++) {
-            if (p->holders[stage->first_holder + i].peer == peer)
+            const struct plan_holder *h = &p->holders[stage->first_holder + i];
+
+            if (h->peer == peer && (joining_too || !h->joining))
                 memset(held + stage->u0, 1, (stage->u1 - stage->u0) * sizeof(*held));
         }
     }
+}
+
+void plan_held(const struct plan *p, uint32_t peer, bool *held)
+{
+    mark_held(p, peer, true, held);
+}
+
+void plan_current(const struct plan *p, uint32_t peer, bool *held)
+{
+    mark_held(p, peer, false, held);
+}
+
+bool plan_counts(const struct plan *p, uint32_t peer)
+{
+    for (uint32_t i = 0; i < p->n_holders; i++) {
+        if (p->holders[i].peer == peer && !p->holders[i].joining)
+            return true;
+    }
+    return false;
 }

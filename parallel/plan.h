@@ -20,8 +20,9 @@ struct plan_peer {
 };
 
 struct plan_holder {
-    uint32_t peer;   /* index into peers */
-    uint32_t weight; /* share of the stage's microbatches in proportion to the stage's sum of weights; 0 = shadow */
+    uint32_t peer;    /* index into peers */
+    uint32_t weight;  /* share of the stage's microbatches in proportion to the stage's sum of weights; 0 = shadow */
+    uint32_t joining; /* 1: it gets the stage's state while the plan is in force, and is no holder yet; weight 0 */
 };
 
 struct plan_stage {
@@ -63,11 +64,15 @@ int plan_parse(const char *text, uint32_t n_units, struct plan *ret, struct reas
 uint32_t plan_stage_of(const struct plan *p, uint32_t u);
 /* The index of key among the plan's peers, or -E_NOENT. */
 int plan_find(const struct plan *p, const struct key *key);
-/* held[u] = whether peer holds unit u; held has n_units entries. */
+/* held[u] = whether peer holds unit u, or is getting it; held has n_units entries. */
 void plan_held(const struct plan *p, uint32_t peer, bool *held);
+/* held[u] = whether peer holds unit u from the plan's first step on. */
+void plan_current(const struct plan *p, uint32_t peer, bool *held);
+/* Whether peer holds something from the plan's first step on: who does not only listens. */
+bool plan_counts(const struct plan *p, uint32_t peer);
 
-/* A group: tensors with the same set of holders, reduced together, laid one after another in one flat range of
- * elements. Both sides derive the groups from (plan, model) and get the same. */
+/* A group: tensors with the same set of holders, of whom the same ones are joining, reduced together, laid one after
+ * another in one flat range of elements. Both sides derive the groups from (plan, model) and get the same. */
 struct plan_group {
     uint32_t n_tensors;
     uint32_t *tensors; /* ascending */
@@ -75,6 +80,7 @@ struct plan_group {
     int64_t n_elems;
     uint32_t n_members;
     uint32_t *members; /* peers, ascending */
+    bool *joining;     /* per member: it gets these tensors' state, and what is reduced, and is not waited for */
 };
 
 struct plan_groups {

@@ -1,8 +1,9 @@
 /* Groups: which tensors are reduced together, by whom, and where each lies in the group's flat range. A function of
  * (plan, model) alone, so that every peer and the coordinator derive the same groups without sending them.
  *
- * Invariant: each tensor is in exactly one group; a group's members are all holders, shadows included, of all the
- * units that use its tensors (a tied tensor belongs to the holders of both its units). */
+ * Invariant: each tensor is in exactly one group; a group's members are all holders, shadows and joining ones included,
+ * of all the units that use its tensors (a tied tensor belongs to the holders of both its units). A member is joining a
+ * group's tensors if it holds none of the units that use them yet. */
 #include "parallel/plan.h"
 
 #include <assert.h>
@@ -15,6 +16,7 @@
 
 struct peer_set {
     uint64_t words[SET_WORDS];
+    uint64_t current[SET_WORDS]; /* of them those that are not joining */
 };
 
 struct draft {
@@ -32,9 +34,9 @@ static void draft_done(struct draft *d)
     mem_free(d->group_of);
 }
 
-static bool set_has(const struct peer_set *set, uint32_t peer)
+static bool set_has(const uint64_t *words, uint32_t peer)
 {
-    return (set->words[peer / 64] >> (peer % 64) & 1) != 0;
+    return (words[peer / 64] >> (peer % 64) & 1) != 0;
 }
 
 static struct peer_set tensor_holders(const struct plan *p, const struct model_tensor *t)
@@ -45,9 +47,12 @@ static struct peer_set tensor_holders(const struct plan *p, const struct model_t
         const struct plan_stage *stage = &p->stages[plan_stage_of(p, t->use_unit[i])];
 
         for (uint32_t h = 0; h < stage->n_holders; h++) {
-            const uint32_t peer = p->holders[stage->first_holder + h].peer;
+            const struct plan_holder *holder = &p->holders[stage->first_holder + h];
+            const uint64_t bit = UINT64_C(1) << (holder->peer % 64);
 
-            set.words[peer / 64] |= UINT64_C(1) << (peer % 64);
+            set.words[holder->peer / 64] |= bit;
+            if (!holder->joining)
+                set.current[holder->peer / 64] |= bit;
         }
     }
     return set;
@@ -85,11 +90,14 @@ static int group_new(struct plan_group *g, const struct peer_set *set, uint32_t 
     g->tensors = mem_calloc(n_tensors, sizeof(*g->tensors));
     g->offsets = mem_calloc(n_tensors, sizeof(*g->offsets));
     g->members = mem_calloc(g->n_members, sizeof(*g->members));
-    if (g->tensors == NULL || g->offsets == NULL || g->members == NULL)
+    g->joining = mem_calloc(g->n_members, sizeof(*g->joining));
+    if (g->tensors == NULL || g->offsets == NULL || g->members == NULL || g->joining == NULL)
         return -E_NOMEM;
     for (uint32_t peer = 0, i = 0; peer < PEERS_MAX; peer++) {
-        if (set_has(set, peer))
-            g->members[i++] = peer;
+        if (!set_has(set->words, peer))
+            continue;
+        g->members[i] = peer;
+        g->joining[i++] = !set_has(set->current, peer);
     }
     return 0;
 }
@@ -131,6 +139,7 @@ void plan_groups_done(struct plan_groups *g)
         mem_free(g->groups[i].tensors);
         mem_free(g->groups[i].offsets);
         mem_free(g->groups[i].members);
+        mem_free(g->groups[i].joining);
     }
     mem_free(g->groups);
     *g = (struct plan_groups){0};

@@ -54,7 +54,7 @@ static void put_holder(struct text *t, const struct plan_holder *h, uint64_t sum
     else
         put(t, " peer %u", h->peer);
     if (h->weight == 0)
-        put(t, " shadow");
+        put(t, h->joining ? " joining" : " shadow");
     else
         put(t, " %.4g %%", 100.0 * (double)h->weight / (double)sum);
 }

@@ -142,6 +142,8 @@ struct msg_plan {
     uint64_t version; /* state that the holders must have before step `version` */
     uint64_t seed;
     bool fetch; /* fetch that state from the coordinator; false: version 0, made from the seed */
+    bool next;  /* the plan comes into force with the commit that names its epoch: state that is here stays, what is
+                   joined comes from its holders; version, seed and fetch say nothing */
     struct plan plan;
 };
 
@@ -229,7 +231,7 @@ struct msg_chunk {
 struct msg_reduced {
     uint64_t epoch, step;
     uint32_t group, attempt;
-    uint8_t hash[HASH_BYTES]; /* of the group's fp32 sums */
+    uint8_t hash[HASH_BYTES]; /* of the group's fp32 sums; of who joins the group it says nothing, nor do the squares */
     uint32_t n_tensors;
     double *sum_squares; /* [n_tensors] in group order; not finite where fp32 sums overflowed */
 };
@@ -242,11 +244,20 @@ struct msg_commit_group {
 struct msg_commit {
     uint64_t epoch, step; /* makes version step + 1 */
     bool skipped;
-    bool snapshot; /* take a snapshot of the new version for a checkpoint */
+    bool snapshot;       /* take a snapshot of the new version, for a checkpoint or for who joins */
+    uint64_t next_epoch; /* the announced plan of that epoch is in force from the new version on; 0 = none */
     struct kern_adamw update;
     double loss, norm; /* finite unless skipped */
     uint32_t n_groups; /* 0 when skipped, and only then */
     struct msg_commit_group *groups;
+};
+
+/* How far a peer is with what its plan lets it join. */
+enum msg_joining {
+    MSG_JOINING_CURRENT, /* nothing is missing, up to its version */
+    MSG_JOINING_LOST,    /* it waits for a commit with a snapshot to begin at */
+    MSG_JOINING_BEHIND,  /* it fetches, or has steps to catch up with */
+    MSG_JOINING_END
 };
 
 struct msg_heartbeat {
@@ -254,6 +265,7 @@ struct msg_heartbeat {
     uint64_t step_leases; /* 1 + the newest step it has leases of, 0 = none (from the coordinator: 1 + the newest it
                              handed out) */
     uint64_t busy_ns;     /* compute time since the process's start */
+    uint32_t joining;     /* enum msg_joining */
 };
 
 struct msg_snapshot {

@@ -21,12 +21,14 @@ static const struct proto_field plan_stage_fields[] = {
 static const struct proto_field plan_holder_fields[] = {
     {U32(struct plan_holder, "peer", peer, PEERS_MAX - 1)},
     {U32(struct plan_holder, "weight", weight, PLAN_WEIGHT_MAX)},
+    {U32(struct plan_holder, "joining", joining, 1)},
 };
 
 static const struct proto_field plan_fields[] = {
     {U64(struct msg_plan, "version", version)},
     {U64(struct msg_plan, "seed", seed)},
     {BOOL(struct msg_plan, "fetch", fetch)},
+    {BOOL(struct msg_plan, "next", next)},
     {U64(struct msg_plan, "epoch", plan.epoch)},
     {U32(struct msg_plan, "units", plan.n_units, UNITS_MAX)},
     {RECORDS(struct msg_plan, "peers", plan.peers, plan.n_peers, PEERS_MAX, plan_peer_fields)},
@@ -286,6 +288,7 @@ static const struct proto_field commit_fields[] = {
     {U64(struct msg_commit, "step", step)},
     {BOOL(struct msg_commit, "skipped", skipped)},
     {BOOL(struct msg_commit, "snapshot", snapshot)},
+    {U64(struct msg_commit, "next", next_epoch)},
     {RECORD(struct msg_commit, "update", update, adamw_fields)},
     {F64_ANY(struct msg_commit, "loss", loss)},
     {F64_ANY(struct msg_commit, "norm", norm)},
@@ -307,9 +310,12 @@ static int check_commit(const struct msg *m, struct reason *why)
 PROTO_TYPE(commit, .check = check_commit);
 
 static const struct proto_field heartbeat_fields[] = {
-    {U64(struct msg_heartbeat, "view", view)},       {U64(struct msg_heartbeat, "epoch", epoch)},
-    {U64(struct msg_heartbeat, "version", version)}, {U64(struct msg_heartbeat, "step_leases", step_leases)},
+    {U64(struct msg_heartbeat, "view", view)},
+    {U64(struct msg_heartbeat, "epoch", epoch)},
+    {U64(struct msg_heartbeat, "version", version)},
+    {U64(struct msg_heartbeat, "step_leases", step_leases)},
     {U64(struct msg_heartbeat, "busy", busy_ns)},
+    {U32(struct msg_heartbeat, "joining", joining, MSG_JOINING_END - 1)},
 };
 
 PROTO_TYPE(heartbeat);

@@ -9,10 +9,11 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/mem.h"
 
-#define QUIET_NS    (1 * NS_PER_S) /* no progress for this long: ask for what is missing, then wait twice as long... */
-#define ASKED_MAX   5              /* ...and so on: it may still be queued on a slow link */
-#define NEED_BURST  32             /* at most so many requests per tick */
-#define SENDING_MAX 32             /* pieces being read for others at a time: whoever asks for more asks again later */
+#define QUIET_NS       (1 * NS_PER_S) /* no progress for this long: ask for what is missing, wait twice as long... */
+#define ASKED_MAX      5              /* ...and so on: it may still be queued on a slow link */
+#define JOINS_QUIET_NS (300 * NS_PER_MS) /* the same for who joins: its owners do not wait for it */
+#define NEED_BURST     32                /* at most so many requests per tick */
+#define SENDING_MAX    32 /* pieces being read for others at a time: whoever asks for more asks again later */
 
 enum piece_state { PIECE_OPEN, PIECE_BUSY, PIECE_STORED };
 
@@ -22,6 +23,7 @@ struct piece {
     enum piece_state state;
     uint32_t n_parts;    /* owner: contributions arrived */
     struct blob **parts; /* owner: per member, NULL = not here; allocated for own pieces only */
+    struct blob *sum;    /* where somebody is joining: the finished sum, at its owner and at who joins */
 };
 
 struct reduce {
@@ -33,6 +35,7 @@ struct reduce {
     uint32_t next_partial; /* pieces before it were sent to their owners, or are own ones */
     uint32_t n_sending;    /* PARTIAL and STORED at the device */
     struct piece *pieces;
+    bool joins, joined; /* this member is joining the group, somebody is */
     bool digesting, finished;
     int64_t progress_at; /* or asked */
     uint32_t n_asked;    /* since there was progress */
@@ -50,6 +53,9 @@ static int check_order(const struct reduce_config *c, const struct msg_reduce *o
             k++;
         if (k == c->group->n_members)
             return reason_set(why, -E_PROTO, "reduce of group %u: member %u is not the plan's", o->group, i);
+        if (c->group->joining[k] && (o->members[i].contributes || o->members[i].lo != o->members[i].hi))
+            return reason_set(why, -E_PROTO, "reduce of group %u: member %u is joining, and has a part in it", o->group,
+                              i);
         if (o->members[i].lo != at || o->members[i].hi < at)
             return reason_set(why, -E_PROTO, "reduce of group %u: ranges do not follow one another", o->group);
         at = o->members[i].hi;
@@ -98,6 +104,10 @@ static void try_digest(struct reduce *r, struct effects *fx)
 {
     if (r->n_stored < r->n_pieces || r->digesting)
         return;
+    if (r->joins) {
+        r->finished = true;
+        return;
+    }
     r->digesting = true;
     effects_task(fx, piece_task(r, TASK_DIGEST, NULL));
 }
@@ -183,6 +193,10 @@ int reduce_new(const struct reduce_config *config, const struct msg_reduce *orde
             r->self = i;
         else
             r->n_contributors += r->members[i].contributes;
+    for (uint32_t i = 0; i < config->group->n_members; i++) {
+        r->joined = r->joined || config->group->joining[i];
+        r->joins = r->joins || (config->group->joining[i] && config->group->members[i] == config->self);
+    }
     if (r->self == UINT32_MAX) {
         reduce_free(r);
         return reason_set(why, -E_PROTO, "reduce of group %u does not name this peer", order->group);
@@ -211,6 +225,7 @@ struct reduce *reduce_free(struct reduce *r)
         for (uint32_t k = 0; r->pieces[i].parts && k < r->n_members; k++)
             blob_unref(r->pieces[i].parts[k]);
         mem_free(r->pieces[i].parts);
+        blob_unref(r->pieces[i].sum);
     }
     mem_free(r->pieces);
     mem_free(r->members);
@@ -225,6 +240,37 @@ uint32_t reduce_attempt(const struct reduce *r)
 bool reduce_finished(const struct reduce *r)
 {
     return r->finished;
+}
+bool reduce_joins(const struct reduce *r)
+{
+    return r->joins;
+}
+
+bool reduce_keeps(const struct reduce *r, uint64_t *ret_bytes)
+{
+    bool any = false;
+
+    *ret_bytes = 0;
+    for (uint32_t i = 0; r->joined && !r->joins && i < r->n_pieces; i++)
+        if (r->pieces[i].sum) {
+            *ret_bytes += r->pieces[i].sum->size;
+            any = true;
+        }
+    return any;
+}
+
+int reduce_sums(const struct reduce *r, struct blob ***ret, uint32_t *ret_n)
+{
+    struct blob **sums = mem_calloc(r->n_pieces, sizeof *sums);
+
+    assert(r->joins && r->finished);
+    if (!sums)
+        return -E_NOMEM;
+    for (uint32_t i = 0; i < r->n_pieces; i++)
+        sums[i] = blob_ref(r->pieces[i].sum);
+    *ret = sums;
+    *ret_n = r->n_pieces;
+    return 0;
 }
 const uint8_t *reduce_hash(const struct reduce *r)
 {
@@ -283,26 +329,33 @@ int reduce_chunk(struct reduce *r, uint32_t from, const struct msg *m, int64_t n
         return -E_PROTO;
     if (p->state != PIECE_OPEN)
         return 0;
+    progress(r, now);
+    if (r->joins) {
+        p->sum = blob_ref(m->body);
+        p->state = PIECE_STORED;
+        r->n_stored++;
+        try_digest(r, fx);
+        return 0;
+    }
     struct task *t = piece_task(r, TASK_STORE, p);
 
     p->state = PIECE_BUSY;
-    progress(r, now);
     if (t)
         t->in = blob_ref(m->body);
     effects_task(fx, t);
     return 0;
 }
 
-static void send_chunk(struct reduce *r, uint32_t to, enum msg_chunk_kind kind, const struct task *t,
-                       struct effects *fx)
+static void send_chunk(struct reduce *r, uint32_t to, enum msg_chunk_kind kind, uint64_t offset, uint64_t n,
+                       struct blob *body, struct effects *fx)
 {
     struct msg *m = msg_new(MSG_CHUNK, r->config.term);
 
     if (m) {
-        m->chunk.key = (struct msg_chunk_key){
-            r->config.epoch, r->config.step, r->config.group_index, r->attempt, kind, t->offset, t->n};
+        m->chunk.key =
+            (struct msg_chunk_key){r->config.epoch, r->config.step, r->config.group_index, r->attempt, kind, offset, n};
         m->chunk.fixed_point = kind == MSG_CHUNK_PARTIAL && r->config.exact;
-        m->body = blob_ref(t->out);
+        m->body = blob_ref(body);
     }
     effects_send(fx, &r->config.plan->peers[to].key, m);
 }
@@ -324,13 +377,15 @@ void reduce_task_done(struct reduce *r, struct task *t, int64_t now, struct effe
     case TASK_PARTIAL:
     case TASK_STORED:
         r->n_sending--;
-        send_chunk(r, t->to, t->kind == TASK_PARTIAL ? MSG_CHUNK_PARTIAL : MSG_CHUNK_SUM, t, fx);
+        send_chunk(r, t->to, t->kind == TASK_PARTIAL ? MSG_CHUNK_PARTIAL : MSG_CHUNK_SUM, t->offset, t->n, t->out, fx);
         push_partials(r, fx);
         break;
     case TASK_SUM:
         for (uint32_t i = 0; i < r->n_members; i++)
             if (i != r->self)
-                send_chunk(r, r->members[i].peer, MSG_CHUNK_SUM, t, fx);
+                send_chunk(r, r->members[i].peer, MSG_CHUNK_SUM, t->offset, t->n, t->out, fx);
+        if (r->joined)
+            find_piece(r, t->offset)->sum = blob_ref(t->out);
         mark_stored(r, t, fx);
         break;
     case TASK_STORE:
@@ -355,7 +410,10 @@ void reduce_need(struct reduce *r, uint32_t from, const struct msg_chunk_key *ke
         if (p->owner == member && r->members[r->self].contributes)
             read_for(r, TASK_PARTIAL, p, from, fx);
     } else if (p->owner == r->self && p->state == PIECE_STORED) {
-        read_for(r, TASK_STORED, p, from, fx);
+        if (p->sum)
+            send_chunk(r, from, MSG_CHUNK_SUM, p->offset, p->n, p->sum, fx);
+        else
+            read_for(r, TASK_STORED, p, from, fx);
     }
 }
 
@@ -375,7 +433,7 @@ void reduce_tick(struct reduce *r, int64_t now, struct effects *fx)
 {
     uint32_t asked = 0;
 
-    if (r->finished || now - r->progress_at < QUIET_NS << r->n_asked)
+    if (r->finished || now - r->progress_at < (r->joins ? JOINS_QUIET_NS : QUIET_NS) << r->n_asked)
         return;
     r->progress_at = now;
     r->n_asked += r->n_asked < ASKED_MAX;

@@ -6,6 +6,10 @@
  * others. When every piece of every range is stored, the group's digest is taken. Adding in member order makes `fast`
  * repeatable for one plan; `exact` does not care.
  *
+ * A member that is joining the group's tensors only receives: it has no state yet that the sums could go to, so it
+ * keeps the chunks as they came, for reduce_sums, and asks its device for nothing. Owners keep the finished sums of
+ * such a group, too: they answer who missed one without a look at the device, also after the step.
+ *
  * Ranges by bandwidth: papers that balance a direct all-reduce over unequal links (hivemind's LP split; OptCC, arXiv
  * 2606.01680) reduce to a water-filling closed form when every peer contributes and receives; reduce_ranges has it. */
 #ifndef SHOAL_PARALLEL_REDUCE_H
@@ -58,6 +62,10 @@ void reduce_tick(struct reduce *r, int64_t now, struct effects *fx);
 
 /* Whether the digest is taken, and what it is: REDUCED to send to the coordinator (again, if asked again). NULL when
  * out of memory or not finished. */
+bool reduce_joins(const struct reduce *r); /* this member is joining: finished means that every chunk is here */
+bool reduce_keeps(const struct reduce *r, uint64_t *ret_bytes); /* a finished reduce can still serve who joins */
+/* Joining and finished: the group's sums, n pieces one after another. References and the array are the caller's. */
+int reduce_sums(const struct reduce *r, struct blob ***ret, uint32_t *ret_n);
 bool reduce_finished(const struct reduce *r);
 const uint8_t *reduce_hash(const struct reduce *r);
 struct msg *reduce_report(const struct reduce *r);

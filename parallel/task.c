@@ -14,6 +14,7 @@ static const char *const names[TASK_KINDS] = {
     [TASK_STORED] = "STORED",
     [TASK_DIGEST] = "DIGEST",
     [TASK_APPLY] = "APPLY",
+    [TASK_REPLAY] = "REPLAY",
     [TASK_SNAPSHOT] = "SNAPSHOT",
     [TASK_SNAPSHOT_READ] = "SNAPSHOT_READ",
     [TASK_SNAPSHOT_DROP] = "SNAPSHOT_DROP",

@@ -13,7 +13,8 @@
 #include "runtime/base/blob.h"
 
 enum task_kind {
-    TASK_SETUP,       /* plan, peer, fetch, seed: allocate for the plan's units; version 0 from the seed unless fetch */
+    TASK_SETUP,       /* plan, peer, fetch, seed: allocate for the plan's units; version 0 from the seed unless fetch.
+                         keep: state of units held before stays as it is, that of others is for STATE_WRITE to come */
     TASK_STATE_WRITE, /* tensor, part, offset, n, in: fetched state */
     TASK_FORWARD,     /* slot, train, u0, u1, in or tokens, targets -> out or loss. train: keeps activations in slot */
     TASK_BACKWARD, /* slot, u0, u1, in: gradient of boundary u1 (none at the head) -> out: gradient of boundary u0 (none
@@ -24,9 +25,11 @@ enum task_kind {
     TASK_STORE,    /* group, offset, n, in: a finished fp32 sum */
     TASK_STORED,   /* group, offset, n -> out: reads a stored sum back, for one who missed it */
     TASK_DIGEST,   /* group -> hash, sum_squares of the stored sums */
-    TASK_APPLY, /* update, skipped: optimizer on every held tensor (none if skipped); clears the local sums, frees all
-                   slots */
-    TASK_SNAPSHOT,      /* version -> digests of the held tensors' values; keeps a copy of the state */
+    TASK_APPLY,  /* update, skipped: optimizer on every held tensor (none if skipped); clears the local sums, frees all
+                    slots */
+    TASK_REPLAY, /* group, parts, hash, update: the sums of a group that is joined, which must have that hash, and
+                    the optimizer on them. -E_CORRUPT: they have another */
+    TASK_SNAPSHOT, /* version -> digests of the held tensors' values, not of joined ones; keeps a copy of the state */
     TASK_SNAPSHOT_READ, /* tensor, part, offset, n -> out, hash: from the snapshot of `version` */
     TASK_SNAPSHOT_DROP, /* version */
     TASK_KINDS
@@ -47,7 +50,7 @@ struct task {
     uint32_t to; /* plan peer that the result is for */
 
     uint32_t slot, u0, u1;
-    bool train, contributes, skipped, fetch;
+    bool train, contributes, skipped, fetch, keep;
     uint32_t group, tensor, part;
     uint64_t offset, n;
     float loss_scale;
@@ -57,7 +60,8 @@ struct task {
     uint32_t peer;     /* SETUP: which plan peer this is */
 
     struct blob *in, *tokens, *targets; /* references owned by the task */
-    struct blob **parts;                /* SUM: n_parts contributions in member order, own one left out; owned */
+    struct blob **parts; /* SUM: n_parts contributions in member order, own one left out; REPLAY: the sums,
+                            one after another; owned */
     uint32_t n_parts;
 
     struct blob *out; /* result, reference owned by the task */

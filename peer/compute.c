@@ -83,6 +83,7 @@ static int run_task(struct compute *c, struct task *t)
         [TASK_STORED] = compute_stored,
         [TASK_DIGEST] = compute_digest,
         [TASK_APPLY] = compute_apply,
+        [TASK_REPLAY] = compute_replay,
         [TASK_SNAPSHOT] = compute_snapshot,
         [TASK_SNAPSHOT_READ] = compute_snapshot_read,
         [TASK_SNAPSHOT_DROP] = compute_snapshot_drop,

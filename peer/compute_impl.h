@@ -13,7 +13,8 @@
 #include "model/unit.h"
 #include "peer/compute.h"
 
-#define COMPUTE_SNAPSHOTS 2 /* kept at most; the oldest makes room */
+#define COMPUTE_SNAPSHOTS                                                                                              \
+    3 /* kept at most; the oldest makes room: a checkpoint's, one of who joins, one on its way out */
 
 /* Device memory that one task gave back and another may take: exactly as many bytes. */
 struct compute_spare {
@@ -68,10 +69,11 @@ struct compute {
 
     /* The plan. params NULL: no plan. */
     struct params *params;
-    bool *held;
+    bool *held; /* units that run here */
     struct plan_groups groups;
-    float **sums;        /* per group, fp32, n_elems, device; NULL = not a member */
-    void *scratch;       /* unit_scratch_bytes, device */
+    bool *joins;   /* per group: this peer is joining it: its state is not one version's, its sums come by REPLAY */
+    float **sums;  /* per group, fp32, n_elems, device; NULL = not a member, or joining */
+    void *scratch; /* unit_scratch_bytes, device */
     float *boundary[2];  /* the gradient of boundary u is in [u & 1] on its way back through a span, device */
     void *work[2];       /* device memory of a reduce: the sum, one part */
     size_t work_size[2]; /* bytes */
@@ -98,6 +100,8 @@ int compute_to_blob(struct compute *c, const void *mem, size_t n_bytes, struct b
 /* compute_plan.c */
 int compute_setup(struct compute *c, struct task *t);
 int compute_apply(struct compute *c, struct task *t);
+int compute_replay(struct compute *c, struct task *t);
+bool compute_joins(const struct compute *c, uint32_t tensor);
 void compute_plan_clear(struct compute *c); /* back to no plan, all its memory freed; snapshots stay */
 
 /* compute_run.c */
@@ -112,6 +116,8 @@ int compute_sum(struct compute *c, struct task *t);
 int compute_store(struct compute *c, struct task *t);
 int compute_stored(struct compute *c, struct task *t);
 int compute_digest(struct compute *c, struct task *t);
+/* Device memory of at least n_bytes that lives to the next call with this i, 0 or 1. */
+int compute_work(struct compute *c, int i, size_t n_bytes, void **ret);
 
 /* compute_snapshot.c */
 int compute_state_write(struct compute *c, struct task *t);

@@ -44,8 +44,7 @@ static int check_size(struct task *t, const struct blob *b, size_t each)
     return 0;
 }
 
-/* Device memory of at least n_bytes that lives to the next call with this i. */
-static int work(struct compute *c, int i, size_t n_bytes, void **ret)
+int compute_work(struct compute *c, int i, size_t n_bytes, void **ret)
 {
     if (n_bytes > c->work_size[i]) {
         void *mem;
@@ -119,7 +118,7 @@ int compute_partial(struct compute *c, struct task *t)
         r = blob_new(n_bytes, &t->out);
         return r < 0 ? r : gather(c, g, t, t->out->data);
     }
-    r = work(c, 0, n_bytes, &acc);
+    r = compute_work(c, 0, n_bytes, &acc);
     if (r == 0)
         r = gather(c, g, t, acc);
     return r < 0 ? r : compute_to_blob(c, acc, n_bytes, &t->out);
@@ -135,7 +134,7 @@ static int add_part(struct compute *c, void *acc, const struct blob *part, uint6
         return b->copy(c->kern.ctx, acc, part->data, part->size, KERN_HOST_TO_DEVICE);
     if (compute_on_host(c) && (uintptr_t)part->data % elem_bytes(c) == 0)
         return add(c, acc, part->data, n);
-    int r = work(c, 1, part->size, &mem);
+    int r = compute_work(c, 1, part->size, &mem);
 
     if (r == 0)
         r = b->copy(c->kern.ctx, mem, part->data, part->size, KERN_HOST_TO_DEVICE);
@@ -156,7 +155,7 @@ int compute_sum(struct compute *c, struct task *t)
     void *acc = sums;
 
     if (exact)
-        r = work(c, 0, (size_t)t->n * elem_bytes(c), &acc);
+        r = compute_work(c, 0, (size_t)t->n * elem_bytes(c), &acc);
     if (r == 0 && t->contributes)
         r = gather(c, g, t, acc);
     else if (r == 0 && t->n_parts == 0)

@@ -2,7 +2,7 @@
  * while it is read, and what was read stays valid after it is dropped: chunks are slices of its blobs. Snapshots
  * outlive the plan under which they were taken: who asked for one may still be reading.
  *
- * Invariant: a snapshot is of one version, whole. */
+ * Invariant: a snapshot is of one version, whole; tensors that are being joined are not in it. */
 #include <assert.h>
 #include <inttypes.h>
 
@@ -60,7 +60,7 @@ static int copy_parts(struct compute *c, struct compute_snapshot *s, uint32_t *r
     if (!s->parts)
         return -E_NOMEM;
     for (uint32_t tensor = 0; r == 0 && tensor < m->n_tensors; tensor++) {
-        if (!params_holds(c->params, tensor))
+        if (!params_holds(c->params, tensor) || compute_joins(c, tensor))
             continue;
         ++*ret_n_held;
         for (uint32_t part = 0; r == 0 && part < PARAMS_PARTS; part++)

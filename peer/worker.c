@@ -36,15 +36,13 @@ struct worker *worker_free(struct worker *w)
 {
     if (!w)
         return NULL;
-    worker_drop_reduces(w);
-    mem_free(w->reduces);
+    worker_forget_plan(w);
+    plan_done(&w->next.plan);
     lease_queue_done(&w->leases);
     held_done(&w->held);
-    fetch_free(w->fetch);
-    plan_groups_done(&w->groups);
-    plan_done(&w->plan);
+    mem_free(w->commit.groups);
+    mem_free(w->view_keys);
     mem_free(w->held_units);
-    mem_free(w->bulk_heard_at);
     mem_free(w->slots);
     return mem_free(w);
 }
@@ -103,7 +101,9 @@ void worker_hold(struct worker *w, const struct key *from, struct msg **m)
 
 bool worker_too_far(const struct worker *w, uint64_t epoch, uint64_t step)
 {
-    return epoch > w->plan.epoch + 1 || (epoch == w->plan.epoch && step > w->version + WORKER_AHEAD_MAX);
+    uint64_t newest = w->next.plan.epoch > w->plan.epoch ? w->next.plan.epoch : w->plan.epoch;
+
+    return epoch > newest + 1 || (epoch == w->plan.epoch && step > w->version + WORKER_AHEAD_MAX);
 }
 
 void worker_drop(struct worker *w, const struct key *from, const struct msg *m, const char *why)
@@ -115,7 +115,7 @@ void worker_drop(struct worker *w, const struct key *from, const struct msg *m, 
     log_debug("worker", "%s of %s dropped: %s", msg_name(m->type), id, why);
 }
 
-static void heartbeat(struct worker *w)
+void worker_heartbeat(struct worker *w)
 {
     struct msg *m = worker_msg(w, MSG_HEARTBEAT);
 
@@ -126,16 +126,18 @@ static void heartbeat(struct worker *w)
                                           .epoch = w->phase >= WORKER_READY ? w->plan.epoch : 0,
                                           .version = w->version,
                                           .step_leases = w->step_leases,
-                                          .busy_ns = w->busy_ns};
+                                          .busy_ns = w->busy_ns,
+                                          .joining = w->join.state};
+    w->join.told = w->join.state;
     worker_tell(w, m);
 }
 
-static void tell_ready(struct worker *w)
+void worker_tell_ready(struct worker *w, uint64_t epoch)
 {
     struct msg *m = worker_msg(w, MSG_READY);
 
     if (m) {
-        m->ready.epoch = w->plan.epoch;
+        m->ready.epoch = epoch;
         m->ready.ok = true;
         worker_tell(w, m);
     }
@@ -144,7 +146,7 @@ static void tell_ready(struct worker *w)
 void worker_ready(struct worker *w)
 {
     w->phase = WORKER_READY;
-    tell_ready(w);
+    worker_tell_ready(w, w->plan.epoch);
     worker_retry_held(w);
 }
 
@@ -152,81 +154,6 @@ void worker_free_slots(struct worker *w)
 {
     for (uint32_t i = 0; i < w->n_slots; i++)
         w->slots[i] = 0;
-}
-
-/* Everything of the plan before is void. */
-static void forget_plan(struct worker *w)
-{
-    worker_drop_reduces(w);
-    w->reduces = mem_free(w->reduces);
-    lease_queue_clear(&w->leases);
-    w->fetch = fetch_free(w->fetch);
-    w->writes_pending = 0;
-    w->step_leases = 0;
-    w->commit_snapshot = false;
-    worker_free_slots(w);
-    w->bulk_heard_at = mem_free(w->bulk_heard_at);
-    plan_groups_done(&w->groups);
-    plan_done(&w->plan);
-    w->phase = WORKER_IDLE;
-}
-
-static void on_plan(struct worker *w, const struct msg_plan *p)
-{
-    struct reason why = {0};
-    int self;
-
-    if (p->plan.epoch < w->plan.epoch)
-        return;
-    if (p->plan.epoch == w->plan.epoch && w->phase != WORKER_IDLE) {
-        if (w->phase >= WORKER_READY)
-            tell_ready(w); /* it was lost */
-        return;
-    }
-    if (plan_validate(&p->plan, w->config.model->n_units, &why) < 0) {
-        worker_fatal(w, reason_wrap(&why, -E_PROTO, "the coordinator's plan %llu", (unsigned long long)p->plan.epoch),
-                     &why);
-        return;
-    }
-    forget_plan(w);
-    struct task *t = task_new(TASK_SETUP);
-
-    if (plan_copy(&p->plan, &w->plan) < 0 || plan_groups(&w->plan, w->config.model, &w->groups) < 0 || !t)
-        goto nomem;
-    self = plan_find(&w->plan, &w->config.self);
-    if (self < 0) {
-        task_free(t);
-        return;
-    }
-    w->self = (uint32_t)self;
-    plan_held(&w->plan, w->self, w->held_units);
-    w->reduces = mem_calloc(w->groups.n, sizeof(struct reduce *));
-    w->bulk_heard_at = mem_calloc(w->plan.n_peers, sizeof *w->bulk_heard_at);
-    t->plan = mem_calloc(1, sizeof *t->plan);
-    if (!w->reduces || !w->bulk_heard_at || !t->plan || plan_copy(&p->plan, t->plan) < 0)
-        goto nomem;
-    t->epoch = p->plan.epoch;
-    t->peer = w->self;
-    t->fetch = p->fetch;
-    t->seed = p->seed;
-    w->start_version = p->version;
-    w->phase = WORKER_SETUP;
-    effects_task(&w->update->fx, t);
-    return;
-nomem:
-    task_free(t);
-    w->update->fx.oom = true;
-}
-
-static void on_setup_done(struct worker *w, struct task *t)
-{
-    if (w->phase != WORKER_SETUP || t->epoch != w->plan.epoch)
-        return;
-    w->version = w->start_version;
-    if (t->fetch)
-        worker_start_fetch(w);
-    else
-        worker_ready(w);
 }
 
 static void on_bye(struct worker *w, const struct msg_bye *b)
@@ -246,7 +173,7 @@ static void from_coordinator(struct worker *w, const struct key *from, struct ms
 
     switch (m->type) {
     case MSG_PLAN:
-        on_plan(w, &m->plan);
+        worker_on_plan(w, &m->plan);
         break;
     case MSG_LEASES:
         worker_on_leases(w, from, mp);
@@ -261,7 +188,7 @@ static void from_coordinator(struct worker *w, const struct key *from, struct ms
         worker_on_snapshot(w, from, mp);
         break;
     case MSG_STATE_GET:
-        worker_on_state_get(w, from, mp);
+        worker_on_state_get(w, from, MSG_NO_PEER, mp);
         break;
     case MSG_STATE_CHUNK:
         worker_on_state_chunk(w, from, mp);
@@ -270,8 +197,10 @@ static void from_coordinator(struct worker *w, const struct key *from, struct ms
         on_bye(w, &m->bye);
         break;
     case MSG_VIEW:
-        if (m->view.number > w->view)
+        if (m->view.number > w->view) {
             w->view = m->view.number;
+            worker_join_view(w, &m->view);
+        }
         break;
     case MSG_HEARTBEAT:
         break;
@@ -286,8 +215,8 @@ static void from_peer(struct worker *w, const struct key *from, struct msg **mp)
     int peer = plan_find(&w->plan, from);
 
     if (peer < 0) {
-        if (w->phase < WORKER_READY && worker_bulk(m->type))
-            worker_hold(w, from, mp); /* the plan that explains it may be on its way */
+        if ((w->phase < WORKER_READY && worker_bulk(m->type)) || plan_find(&w->next.plan, from) >= 0)
+            worker_hold(w, from, mp); /* the plan that explains it may be on its way, or about to come into force */
         else
             worker_drop(w, from, m, "not in the plan");
         return;
@@ -304,11 +233,19 @@ static void from_peer(struct worker *w, const struct key *from, struct msg **mp)
     case MSG_NEED:
         if (!m->need.is_chunk) {
             worker_on_need_boundary(w, (uint32_t)peer, &m->need.boundary);
+        } else if (m->need.chunk.epoch == w->plan.epoch && m->need.chunk.step < w->version) {
+            worker_past_need(w, (uint32_t)peer, &m->need.chunk);
         } else if (m->need.chunk.epoch == w->plan.epoch && m->need.chunk.step == w->version &&
                    m->need.chunk.group < w->groups.n && w->reduces[m->need.chunk.group] &&
                    reduce_attempt(w->reduces[m->need.chunk.group]) == m->need.chunk.attempt) {
             reduce_need(w->reduces[m->need.chunk.group], (uint32_t)peer, &m->need.chunk, &w->update->fx);
         }
+        break;
+    case MSG_STATE_GET:
+        worker_on_state_get(w, from, (uint32_t)peer, mp);
+        break;
+    case MSG_STATE_CHUNK:
+        worker_on_state_chunk(w, from, mp);
         break;
     default:
         worker_drop(w, from, m, "not a peer's message");
@@ -347,13 +284,18 @@ static void on_task(struct worker *w, struct task *t)
         w->device_busy = false;
     if (t->kind == TASK_SNAPSHOT_READ && t->status == -E_NOENT)
         return; /* asked for a snapshot that was dropped meanwhile */
+    if (t->kind == TASK_REPLAY && t->status == -E_CORRUPT) {
+        if (t->epoch == w->plan.epoch && t->attempt == w->join.attempt)
+            worker_join_lose(w, t->why.text);
+        return;
+    }
     if (t->status < 0) {
         worker_fatal(w, reason_wrap(&t->why, t->status, "%s on this device", task_name(t->kind)), &t->why);
         return;
     }
     switch (t->kind) {
     case TASK_SETUP:
-        on_setup_done(w, t);
+        worker_on_setup_done(w, t);
         break;
     case TASK_STATE_WRITE:
         worker_on_state_written(w, t);
@@ -377,6 +319,7 @@ static void on_task(struct worker *w, struct task *t)
     case TASK_SNAPSHOT_READ:
         worker_on_snapshot_task(w, t);
         break;
+    case TASK_REPLAY:
     case TASK_SNAPSHOT_DROP:
     case TASK_KINDS:
         break;
@@ -386,9 +329,10 @@ static void on_task(struct worker *w, struct task *t)
 static void on_tick(struct worker *w)
 {
     if (w->now - w->heartbeat_at >= HEARTBEAT_NS)
-        heartbeat(w);
+        worker_heartbeat(w);
     if (w->fetch)
         fetch_tick(w->fetch, w->now, &w->update->fx);
+    worker_join_tick(w);
     for (uint32_t i = 0; w->reduces && i < w->groups.n; i++)
         if (w->reduces[i])
             reduce_tick(w->reduces[i], w->now, &w->update->fx);
@@ -415,22 +359,24 @@ void worker_step(struct worker *w, const struct worker_event *event, struct work
         break;
     }
     worker_pick(w);
-    if (w->version != version) {
+    if (w->version != version)
         w->step_began_at = w->now;
-        heartbeat(w);
-    }
+    if (w->version != version || w->join.state != w->join.told)
+        worker_heartbeat(w);
     w->update = NULL;
 }
 
 void worker_stats(const struct worker *w, struct worker_stats *ret)
 {
+    const struct fetch *fetch = w->fetch ? w->fetch : w->join.fetch;
+
     *ret = (struct worker_stats){.version = w->version,
                                  .epoch = w->plan.epoch,
                                  .ready = w->phase >= WORKER_READY,
                                  .standing_by = w->phase == WORKER_IDLE,
                                  .dropped = w->dropped,
                                  .held_dropped = w->held.dropped,
-                                 .fetch_progress = w->fetch ? fetch_progress(w->fetch) : -1};
+                                 .fetch_progress = fetch ? fetch_progress(fetch) : -1};
     for (uint32_t i = 0; i < w->leases.n; i++)
         ret->leases_open += w->leases.leases[i]->state != LEASE_DONE;
 }

@@ -18,7 +18,7 @@ void worker_on_reduce(struct worker *w, const struct key *from, struct msg **mp)
     const struct msg_reduce *o = &m->reduce;
     struct reason why = {0};
 
-    if (o->epoch > w->plan.epoch || (o->epoch == w->plan.epoch && o->step > w->version)) {
+    if (o->epoch > w->plan.epoch || (o->epoch == w->plan.epoch && (o->step > w->version || w->phase < WORKER_READY))) {
         worker_hold(w, from, mp);
         return;
     }
@@ -74,6 +74,13 @@ void worker_on_chunk(struct worker *w, const struct key *from, uint32_t peer, st
     if (r) {
         if (reduce_chunk(r, peer, m, w->now, &w->update->fx) < 0)
             worker_drop(w, from, m, "does not fit its reduce");
+        else if (reduce_joins(r) && reduce_finished(r))
+            worker_tell(w, reduce_report(r));
+        return;
+    }
+    if (k->epoch == w->plan.epoch && (r = worker_join_reduce(w, k->step, k->group, k->attempt))) {
+        if (reduce_chunk(r, peer, m, w->now, &w->update->fx) == 0)
+            worker_join_advance(w);
         return;
     }
     if (k->epoch < w->plan.epoch || (k->epoch == w->plan.epoch && k->step < w->version))
@@ -108,7 +115,7 @@ static bool has_sums(const struct worker *w, const struct msg_commit *c)
         const struct reduce *r = w->reduces[g];
 
         for (uint32_t i = 0; i < group->n_members; i++)
-            if (group->members[i] == w->self &&
+            if (group->members[i] == w->self && !group->joining[i] &&
                 (!r || !reduce_finished(r) || reduce_attempt(r) != c->groups[g].attempt ||
                  memcmp(reduce_hash(r), c->groups[g].hash, HASH_BYTES) != 0))
                 return false;
@@ -118,9 +125,18 @@ static bool has_sums(const struct worker *w, const struct msg_commit *c)
 
 void worker_on_commit(struct worker *w, const struct key *from, struct msg **mp)
 {
-    const struct msg *m = *mp;
+    struct msg *m = *mp;
     const struct msg_commit *c = &m->commit;
 
+    if ((w->phase == WORKER_IDLE || (w->phase == WORKER_READY && c->epoch > w->plan.epoch)) && worker_enters(w, c))
+        return;
+    /* Who only joins waits for no commit that it missed: it begins anew. */
+    if (w->phase == WORKER_READY && c->epoch == w->plan.epoch && c->step > w->version &&
+        !plan_counts(&w->plan, w->self)) {
+        worker_join_lose(w, "a commit was lost");
+        worker_drop_reduces(w);
+        w->version = c->step;
+    }
     if (c->epoch > w->plan.epoch || (c->epoch == w->plan.epoch && (c->step > w->version || w->phase < WORKER_READY))) {
         worker_hold(w, from, mp);
         return;
@@ -145,7 +161,10 @@ void worker_on_commit(struct worker *w, const struct key *from, struct msg **mp)
         t->skipped = c->skipped;
         t->update = c->update;
     }
-    w->commit_snapshot = c->snapshot;
+    mem_free(w->commit.groups);
+    w->commit = m->commit;
+    m->commit.groups = NULL;
+    m->commit.n_groups = 0;
     w->phase = WORKER_COMMITTING;
     effects_task(&w->update->fx, t);
 }
@@ -166,11 +185,15 @@ void worker_on_applied(struct worker *w)
     assert(w->phase == WORKER_COMMITTING);
     w->phase = WORKER_READY;
     w->version++;
+    worker_join_commit(w);
+    worker_keep_past(w);
     worker_drop_reduces(w);
     lease_queue_drop_before(&w->leases, w->version);
     worker_free_slots(w);
-    if (w->commit_snapshot)
+    if (w->commit.snapshot && plan_counts(&w->plan, w->self))
         take_snapshot(w);
+    if (w->commit.next_epoch > 0)
+        worker_switch(w);
     worker_retry_held(w);
 }
 
@@ -187,7 +210,7 @@ void worker_on_snapshot(struct worker *w, const struct key *from, struct msg **m
     } else if (w->phase == WORKER_COMMITTING || w->phase == WORKER_SETUP || w->phase == WORKER_FETCHING ||
                s->version > w->version) {
         worker_hold(w, from, mp);
-    } else if (w->phase == WORKER_READY && s->version == w->version) {
+    } else if (w->phase == WORKER_READY && s->version == w->version && plan_counts(&w->plan, w->self)) {
         take_snapshot(w);
     }
 }
@@ -211,10 +234,15 @@ void worker_on_snapshot_task(struct worker *w, struct task *t)
         memcpy(m->state_chunk.hash, t->hash, HASH_BYTES);
         m->body = blob_ref(t->out);
     }
-    worker_tell(w, m);
+    if (t->kind == TASK_SNAPSHOT || t->to == MSG_NO_PEER)
+        worker_tell(w, m);
+    else if (t->epoch == w->plan.epoch)
+        worker_send(w, t->to, m);
+    else
+        msg_free(m); /* it asks again */
 }
 
-void worker_on_state_get(struct worker *w, const struct key *from, struct msg **mp)
+void worker_on_state_get(struct worker *w, const struct key *from, uint32_t peer, struct msg **mp)
 {
     const struct msg_state_key *k = &(*mp)->state_get.key;
     const struct model *m = w->config.model;
@@ -224,9 +252,16 @@ void worker_on_state_get(struct worker *w, const struct key *from, struct msg **
         worker_drop(w, from, *mp, "no such state");
         return;
     }
+    /* Of a version that is about to be committed here, too: so is its snapshot. */
+    if (peer != MSG_NO_PEER && k->version == w->version + 1) {
+        worker_hold(w, from, mp);
+        return;
+    }
     struct task *t = task_new(TASK_SNAPSHOT_READ);
 
     if (t) {
+        t->epoch = w->plan.epoch;
+        t->to = peer;
         t->version = k->version;
         t->tensor = k->tensor;
         t->part = k->part;
@@ -267,6 +302,7 @@ void worker_on_state_chunk(struct worker *w, const struct key *from, struct msg 
 {
     const struct msg *m = *mp;
 
+    worker_join_chunk(w, from, m);
     if (!w->fetch || fetch_chunk(w->fetch, from, m, w->now, &w->update->fx) != 1)
         return;
     struct task *t = task_new(TASK_STATE_WRITE);
@@ -285,6 +321,7 @@ void worker_on_state_chunk(struct worker *w, const struct key *from, struct msg 
 
 void worker_on_state_written(struct worker *w, const struct task *t)
 {
+    worker_join_written(w, t);
     if (w->phase != WORKER_FETCHING || t->epoch != w->plan.epoch)
         return;
     if (--w->writes_pending == 0 && fetch_finished(w->fetch)) {

@@ -48,6 +48,7 @@ struct coord *coord_free(struct coord *c)
     for (uint32_t i = 0; i < c->n_peers; i++)
         coord_peer_free(c->peers[i]);
     mem_free(c->peers);
+    mem_free(c->forced);
     mem_free(c->last_commit.groups);
     blob_unref(c->config.job_text);
     return mem_free(c);
@@ -253,6 +254,7 @@ static void tick(struct coord *c)
         coord_resend_step(c);
         coord_saving_tick(c);
         coord_check_parted(c);
+        coord_next_tick(c);
         break;
     case COORD_STALLED:
         break;
@@ -318,6 +320,7 @@ static void on_message(struct coord *c, const struct key *key, struct msg *m)
         break;
     case MSG_HEARTBEAT:
         p->heartbeat = m->heartbeat;
+        coord_on_joining(c, p);
         coord_try_finish(c);
         break;
     case MSG_SNAPSHOT_TAKEN:

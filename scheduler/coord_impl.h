@@ -1,6 +1,7 @@
 /* The coordinator engine's insides, shared by its files only: coord.c (events, ticks, the end), coord_members.c
  * (joining, view, links, death), coord_plan.c (plan and set-up), coord_step.c (leases, commits), coord_reduce.c,
- * coord_save.c (checkpoints, state for resuming), coord_status.c. */
+ * coord_save.c (checkpoints, state for resuming), coord_next.c and coord_replan.c (from one plan to the next),
+ * coord_status.c. */
 #ifndef SHOAL_SCHEDULER_COORD_IMPL_H
 #define SHOAL_SCHEDULER_COORD_IMPL_H
 
@@ -32,7 +33,10 @@ struct coord_peer {
     int64_t asked_at, told_at; /* view or plan, commit or leases were last sent */
     uint64_t memory_bytes;
     double *forward_s, *backward_s;
-    uint32_t plan_peer; /* UINT32_MAX = not in the plan */
+    uint32_t plan_peer;    /* UINT32_MAX = not in the plan */
+    uint32_t next_peer;    /* UINT32_MAX = not in the next one */
+    uint32_t n_lost;       /* how often it had to begin joining anew */
+    int64_t shunned_until; /* no new plan counts on it before */
 };
 
 struct coord_group {
@@ -57,6 +61,21 @@ struct coord_saving {
     int64_t asked_at, progress_at;
 };
 
+/* The plan that is to come into force with a commit. */
+struct coord_next {
+    enum { NEXT_NONE, NEXT_CONNECT, NEXT_TOLD, NEXT_READY } phase;
+    struct plan plan; /* the epoch stays: none is used twice */
+    struct plan_groups groups;
+    struct coord_peer **peers;
+    bool *link_up, *link_failed; /* as in struct coord */
+    bool *ready;                 /* per plan peer: it knows the plan */
+    bool joins;                  /* somebody joins: it prepares the plan proper */
+    uint64_t view;
+    int64_t began_at, asked_at;
+    int64_t waiting_since; /* a commit waits for who joins, so that it can name the plan; 0 = none does */
+    int64_t patience_at;   /* no commit waits before */
+};
+
 struct coord {
     struct coord_config config;
     enum coord_phase phase;
@@ -70,6 +89,12 @@ struct coord {
     bool *link_up;      /* [i * n_plan_peers + j]: i reports its link to j */
     uint64_t plan_view; /* the view that the plan was made in */
     bool *link_failed;  /* [i * n_plan_peers + j]: i could not reach j while connecting */
+    struct coord_next next_plan;
+    struct coord_peer **forced; /* [n_forced] who the forced plan's peers are; NULL = the planner plans */
+    uint32_t n_forced;
+    int64_t replan_at;     /* look whether another plan is better, 0 = nothing changed */
+    uint64_t join_version; /* whose snapshot the holders keep for who joins, 0 = none */
+    bool join_snapshot_due;
     int64_t connect_asked_at, connect_began_at;
     int64_t parted_at; /* since when some two holders have no link during the run, 0 = all have */
 
@@ -141,11 +166,45 @@ void coord_check_parted(struct coord *c);
 void coord_on_ready(struct coord *c, struct coord_peer *p, const struct msg_ready *r);
 void coord_send_plan(struct coord *c, struct coord_peer *p);
 void coord_forget_plan(struct coord *c);
-bool coord_can_spare(struct coord *c, struct coord_peer *p);   /* the others cover the model without it */
+void coord_say_plan(struct coord *c);
+bool coord_can_spare(struct coord *c, struct coord_peer *p); /* the others cover the model without it */
+/* A set of peers that need links between them, and what they report of those. */
+struct coord_mesh {
+    uint32_t n;
+    struct coord_peer **peers;
+    bool *up, *failed; /* [i * n + j] */
+};
+bool coord_mesh_linked(const struct coord_mesh *m);
+void coord_order_dials(struct coord *c, const struct coord_mesh *m);
+uint32_t coord_fleet(struct coord *c, struct coord_peer **ret); /* who a plan can count on, in the plan's order */
+
+/* coord_next.c */
+int coord_next_announce(struct coord *c, struct plan *plan, bool joins, struct reason *why); /* takes the plan */
+void coord_next_cancel(struct coord *c);
+void coord_next_tick(struct coord *c);
+void coord_next_link(struct coord *c, const struct coord_peer *p, const struct msg_link *l);
+void coord_next_ready(struct coord *c, struct coord_peer *p, const struct msg_ready *r);
+bool coord_next_wait(struct coord *c);    /* the commit waits a moment for who joins */
+bool coord_next_due(struct coord *c);     /* the commit of the present step names the next plan */
+void coord_next_send(struct coord *c);    /* that commit, to who is new in it */
+void coord_next_install(struct coord *c); /* it is in force */
+bool coord_is_joining(const struct coord *c, const struct coord_peer *p);
+
+/* coord_replan.c */
+void coord_replan_due(struct coord *c);
+void coord_replan(struct coord *c); /* if it is time to */
+int coord_remember_forced(struct coord *c);
+void coord_on_joining(struct coord *c, struct coord_peer *p);     /* its heartbeat is new */
+void coord_take_join_snapshot(struct coord *c, uint64_t version); /* the commit that is about to be told asks for it */
+void coord_drop_join_snapshot(struct coord *c);
+void coord_shun(struct coord *c, struct coord_peer *p, const char *why);
+
 bool coord_covered(const struct coord *c, uint32_t *ret_unit); /* the admitted holders together have every unit */
 
 /* coord_step.c */
 void coord_begin_run(struct coord *c);
+bool coord_alloc_run(struct coord *c); /* what steps need besides the plan; false: out of memory */
+void coord_send_commit(struct coord *c, struct coord_peer *p);
 void coord_on_done(struct coord *c, struct coord_peer *p, const struct msg_done *d);
 void coord_resend_step(struct coord *c);
 void coord_resend_commit(struct coord *c); /* to who missed it */
@@ -170,6 +229,7 @@ void coord_rollback(struct coord *c);
 uint32_t coord_wanted(const struct coord *c); /* peers that a plan is waited for */
 
 /* coord_save.c */
+void coord_send_snapshot(struct coord *c, struct coord_peer *p, uint64_t version, bool drop);
 void coord_start_saving(struct coord *c); /* of the present version; the snapshot is asked for by message */
 void coord_saving_snapshots_due(struct coord *c, uint64_t version); /* by a commit that carries the request */
 void coord_on_snapshot_taken(struct coord *c, struct coord_peer *p, const struct msg_snapshot_taken *s);

@@ -96,7 +96,7 @@ static struct coord_peer *add_peer(struct coord *c, const struct msg_join *join)
     }
     p->join = *join;
     p->admitted = true;
-    p->plan_peer = UINT32_MAX;
+    p->plan_peer = p->next_peer = UINT32_MAX;
     p->heard_at = p->unlinked_at = c->now_ns;
     c->peers[c->n_peers++] = p;
     return p;
@@ -242,14 +242,8 @@ void coord_on_profile(struct coord *c, struct coord_peer *p, struct msg *m)
     p->backward_s = TAKE_PTR(f->backward_s);
     p->memory_bytes = f->memory_bytes;
     p->profiled = true;
-    if (c->phase >= COORD_CONNECT) {
-        char id[KEY_SHORT_LEN + 1];
-
-        key_short(&p->join.key, id);
-        coord_warn(
-            c, "peer %s (%s) came after the plan was made: it stands by, and takes part when the job is next resumed",
-            id, p->join.name);
-    }
+    if (c->phase >= COORD_CONNECT)
+        coord_replan_due(c);
     coord_try_plan(c);
 }
 
@@ -271,15 +265,20 @@ void coord_lost(struct coord *c, struct coord_peer *p, enum note_peer_state stat
         change_view(c);
     else
         c->update->view_changed = true;
+    if (p->next_peer != UINT32_MAX)
+        coord_next_cancel(c);
     if (!planned)
         return;
+    coord_replan_due(c);
     if (c->phase == COORD_CONNECT || c->phase == COORD_SETUP) {
         coord_forget_plan(c);
         c->phase = COORD_GATHER;
         c->waiting_said_at = 0;
     } else if (c->phase == COORD_RUN) {
         c->gone[p->plan_peer] = true;
-        if (coord_covered(c, &unit)) {
+        if (!plan_counts(&c->plan, p->plan_peer)) {
+            coord_try_finish(c); /* it only joined: nobody needs anything of it */
+        } else if (coord_covered(c, &unit)) {
             uint32_t n = coord_release(c, p->plan_peer);
 
             coord_warn(c, "%u leases of step %" PRIu64 " went to the others", n, c->version);

@@ -15,6 +15,9 @@
 
 void coord_forget_plan(struct coord *c)
 {
+    coord_next_cancel(c);
+    coord_drop_join_snapshot(c);
+    c->replan_at = 0;
     coord_abort_saving(c);
     coord_free_step(c);
     routes_credit_done(&c->credit);
@@ -39,7 +42,8 @@ bool coord_covered(const struct coord *c, uint32_t *ret_unit)
         bool held = false;
 
         for (uint32_t h = 0; h < st->n_holders; h++)
-            held = held || c->plan_peers[c->plan.holders[st->first_holder + h].peer]->admitted;
+            held = held || (!c->plan.holders[st->first_holder + h].joining &&
+                            c->plan_peers[c->plan.holders[st->first_holder + h].peer]->admitted);
         if (!held) {
             if (ret_unit)
                 *ret_unit = st->u0;
@@ -92,7 +96,7 @@ static int make_plan(struct coord *c, struct coord_peer **fleet, uint32_t n, uin
     return 0;
 }
 
-static void say_plan(struct coord *c)
+void coord_say_plan(struct coord *c)
 {
     const char *names[PEERS_MAX];
     char ids[PEERS_MAX][KEY_SHORT_LEN + 1];
@@ -115,7 +119,7 @@ static void say_plan(struct coord *c)
 static int adopt_plan(struct coord *c, struct coord_peer **fleet, uint32_t n, const uint32_t *kept, struct plan *plan,
                       struct reason *why)
 {
-    uint64_t epoch = c->plan.epoch + 1;
+    uint64_t used = c->next_plan.plan.epoch, epoch = (c->plan.epoch > used ? c->plan.epoch : used) + 1;
 
     for (uint32_t i = 0; i < n; i++)
         if (kept[i] != UINT32_MAX)
@@ -139,7 +143,7 @@ static int adopt_plan(struct coord *c, struct coord_peer **fleet, uint32_t n, co
             fleet[i]->plan_peer = kept[i];
             c->plan_peers[kept[i]] = fleet[i];
         }
-    return 0;
+    return coord_remember_forced(c);
 }
 
 static uint32_t rank(const struct coord *c, const struct coord_peer *p)
@@ -163,6 +167,20 @@ static void sort_fleet(const struct coord *c, struct coord_peer **fleet, uint32_
     }
 }
 
+uint32_t coord_fleet(struct coord *c, struct coord_peer **ret)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < c->n_peers && n < PEERS_MAX; i++) {
+        struct coord_peer *p = c->peers[i];
+
+        if (p->admitted && p->profiled && p->linked && !p->leaving && c->now_ns >= p->shunned_until)
+            ret[n++] = p;
+    }
+    sort_fleet(c, ret, n);
+    return n;
+}
+
 /* After a rollback a fleet that is too small waits for more peers. */
 static void say_too_few(struct coord *c, const struct reason *why)
 {
@@ -184,12 +202,9 @@ void coord_try_plan(struct coord *c)
 
     if (c->phase != COORD_GATHER)
         return;
-    for (uint32_t i = 0; i < c->n_peers && n < PEERS_MAX; i++)
-        if (c->peers[i]->admitted && c->peers[i]->profiled && c->peers[i]->linked)
-            fleet[n++] = c->peers[i];
+    n = coord_fleet(c, fleet);
     if (n == 0 || n < coord_wanted(c))
         return;
-    sort_fleet(c, fleet, n);
 
     int status = make_plan(c, fleet, n, kept, &plan, &why);
 
@@ -207,7 +222,7 @@ void coord_try_plan(struct coord *c)
     c->phase = COORD_CONNECT;
     c->connect_began_at = c->now_ns;
     c->connect_asked_at = c->now_ns - 2 * COORD_RESEND_NS; /* at once, as soon as the views are acknowledged */
-    say_plan(c);
+    coord_say_plan(c);
     coord_connect(c);
 }
 
@@ -216,39 +231,55 @@ static bool *link_between(struct coord *c, uint32_t i, uint32_t j)
     return &c->link_up[(size_t)i * c->plan.n_peers + j];
 }
 
-/* Orders dialler i to dial the plan peers that it has no link to yet. A dial is ordered only after both acknowledged
- * the view that has the other. Where there is a link the order means: say so again. So whose report is missing while
- * the other end's is here gets one, too: it may be lost, or of a plan before. */
-static void order_dials(struct coord *c, uint32_t i)
+/* Orders dialler i to dial the peers that it has no link to yet. A dial is ordered only after both acknowledged the
+ * view that has the other. Where there is a link the order means: say so again. So whose report is missing while the
+ * other end's is here gets one, too: it may be lost, or of a plan before. */
+static void order_dials(struct coord *c, const struct coord_mesh *mesh, uint32_t i)
 {
     struct msg *m = coord_msg(c, MSG_DIAL);
 
     if (!m)
         return;
     m->dial.view = c->view;
-    m->dial.keys = mem_calloc(c->plan.n_peers, sizeof(struct key));
-    for (uint32_t j = 0; m->dial.keys && j < c->plan.n_peers; j++) {
-        const struct coord_peer *a = c->plan_peers[i], *b = c->plan_peers[j];
+    m->dial.keys = mem_calloc(mesh->n, sizeof(struct key));
+    for (uint32_t j = 0; m->dial.keys && j < mesh->n; j++) {
+        const struct coord_peer *a = mesh->peers[i], *b = mesh->peers[j];
+        bool here = mesh->up[(size_t)i * mesh->n + j], there = mesh->up[(size_t)j * mesh->n + i];
 
-        if (j == i || (*link_between(c, i, j) && *link_between(c, j, i)))
+        if (j == i || (here && there))
             continue;
         /* Of two that can be dialled the smaller key dials; one that cannot be dialled dials. */
         bool dials = a->join.control_port && b->join.control_port ? key_compare(&a->join.key, &b->join.key) < 0
                                                                   : b->join.control_port != 0;
-        bool unsaid = *link_between(c, j, i) && !*link_between(c, i, j);
+        bool unsaid = there && !here;
 
-        dials = dials || (b->join.control_port && c->link_failed[(size_t)j * c->plan.n_peers + i]);
+        dials = dials || (b->join.control_port && mesh->failed[(size_t)j * mesh->n + i]);
 
         if (dials || unsaid)
             m->dial.keys[m->dial.n_keys++] = b->join.key;
     }
     if (m->dial.keys && m->dial.n_keys > 0) {
-        coord_send(c, c->plan_peers[i], m);
+        coord_send(c, mesh->peers[i], m);
         return;
     }
     if (!m->dial.keys)
         coord_oom(c);
     msg_free(m);
+}
+
+void coord_order_dials(struct coord *c, const struct coord_mesh *mesh)
+{
+    for (uint32_t i = 0; i < mesh->n; i++)
+        order_dials(c, mesh, i);
+}
+
+bool coord_mesh_linked(const struct coord_mesh *m)
+{
+    for (uint32_t i = 0; i < m->n; i++)
+        for (uint32_t j = 0; j < m->n; j++)
+            if (i != j && !m->up[(size_t)i * m->n + j])
+                return false;
+    return true;
 }
 
 void coord_send_plan(struct coord *c, struct coord_peer *p)
@@ -298,7 +329,8 @@ static void end_parted(struct coord *c, int64_t after_ns)
 
 void coord_connect(struct coord *c)
 {
-    bool again = c->now_ns - c->connect_asked_at > COORD_RESEND_NS, linked = true;
+    const struct coord_mesh mesh = {c->plan.n_peers, c->plan_peers, c->link_up, c->link_failed};
+    bool again = c->now_ns - c->connect_asked_at > COORD_RESEND_NS, linked;
 
     if (c->phase == COORD_SETUP) {
         for (uint32_t i = 0; i < c->plan.n_peers; i++)
@@ -311,17 +343,14 @@ void coord_connect(struct coord *c)
     for (uint32_t i = 0; i < c->plan.n_peers; i++)
         if (c->plan_peers[i]->view_acked < c->plan_view)
             return;
-    for (uint32_t i = 0; i < c->plan.n_peers; i++)
-        for (uint32_t j = 0; j < c->plan.n_peers; j++)
-            linked = linked && (i == j || *link_between(c, i, j));
+    linked = coord_mesh_linked(&mesh);
     if (!linked && c->now_ns - c->connect_began_at > CONNECT_LIMIT_NS) {
         end_parted(c, CONNECT_LIMIT_NS);
         return;
     }
     if (!linked && again) {
         c->connect_asked_at = c->now_ns;
-        for (uint32_t i = 0; i < c->plan.n_peers; i++)
-            order_dials(c, i);
+        coord_order_dials(c, &mesh);
     }
     if (!linked)
         return;
@@ -351,6 +380,7 @@ void coord_on_link_report(struct coord *c, struct coord_peer *p, const struct ms
     int j = plan_find(&c->plan, &l->key);
     char from[KEY_SHORT_LEN + 1], to[KEY_SHORT_LEN + 1];
 
+    coord_next_link(c, p, l);
     if (p->plan_peer == UINT32_MAX || j < 0 || (uint32_t)j == p->plan_peer)
         return;
     bool *up = link_between(c, p->plan_peer, (uint32_t)j),
@@ -369,6 +399,7 @@ void coord_on_link_report(struct coord *c, struct coord_peer *p, const struct ms
 
 void coord_on_ready(struct coord *c, struct coord_peer *p, const struct msg_ready *r)
 {
+    coord_next_ready(c, p, r);
     if (c->phase != COORD_SETUP || p->plan_peer == UINT32_MAX || r->epoch != c->plan.epoch)
         return;
     if (!r->ok) {

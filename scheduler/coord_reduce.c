@@ -114,6 +114,11 @@ void coord_on_reduced(struct coord *c, struct coord_peer *p, const struct msg_re
     if (member == g->n_members || r->attempt != s->attempt || s->attempt == 0 || s->restart || s->reported[member] ||
         r->n_tensors != g->n_tensors)
         return;
+    if (g->joining[member]) { /* all sums are there: of interest to who wants to name the next plan */
+        s->reported[member] = true;
+        coord_try_finish(c);
+        return;
+    }
     if (s->n_reports == 0) {
         memcpy(s->hash, r->hash, HASH_BYTES);
         memcpy(s->sum_squares, r->sum_squares, g->n_tensors * sizeof(double));
@@ -144,7 +149,7 @@ void coord_on_reduced(struct coord *c, struct coord_peer *p, const struct msg_re
     s->n_reports++;
     s->complete = true;
     for (uint32_t i = 0; i < g->n_members; i++)
-        s->complete = s->complete && (s->reported[i] || !coord_alive(c, g->members[i]));
+        s->complete = s->complete && (s->reported[i] || g->joining[i] || !coord_alive(c, g->members[i]));
     coord_try_finish(c);
 }
 

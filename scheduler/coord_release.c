@@ -40,7 +40,7 @@ static bool must_redo(const struct coord *c, const struct route_lease *l, bool p
 static bool holds(const struct plan_stage *st, const struct plan *plan, uint32_t peer)
 {
     for (uint32_t h = 0; h < st->n_holders; h++)
-        if (plan->holders[st->first_holder + h].peer == peer)
+        if (plan->holders[st->first_holder + h].peer == peer && !plan->holders[st->first_holder + h].joining)
             return true;
     return false;
 }
@@ -66,7 +66,7 @@ static uint32_t pick_holder(const struct coord *c, const struct routes *r, const
         const struct plan_holder *holder = &c->plan.holders[st->first_holder + h];
         double load = (open_leases(r, holder->peer) + 1.0) / (holder->weight ? holder->weight : 0.5);
 
-        if (coord_alive(c, holder->peer) && (best == UINT32_MAX || load < best_load)) {
+        if (coord_alive(c, holder->peer) && !holder->joining && (best == UINT32_MAX || load < best_load)) {
             best = holder->peer;
             best_load = load;
         }
@@ -181,8 +181,8 @@ static void void_attempts(struct coord *c, uint32_t gone)
         bool member = false, all = s->attempt > 0 && !s->restart;
 
         for (uint32_t i = 0; i < group->n_members; i++) {
-            member = member || group->members[i] == gone;
-            all = all && (s->reported[i] || !coord_alive(c, group->members[i]));
+            member = member || (group->members[i] == gone && !group->joining[i]);
+            all = all && (s->reported[i] || group->joining[i] || !coord_alive(c, group->members[i]));
         }
         if (!member || s->complete || s->attempt == 0)
             continue;

@@ -21,13 +21,13 @@ static void free_saving(struct coord_saving *s)
     *s = (struct coord_saving){0};
 }
 
-static void send_snapshot(struct coord *c, struct coord_peer *p, bool drop)
+void coord_send_snapshot(struct coord *c, struct coord_peer *p, uint64_t version, bool drop)
 {
     struct msg *m = coord_msg(c, MSG_SNAPSHOT);
 
     if (!m)
         return;
-    m->snapshot.version = c->saving.what.version;
+    m->snapshot.version = version;
     m->snapshot.drop = drop;
     coord_send(c, p, m);
 }
@@ -35,9 +35,11 @@ static void send_snapshot(struct coord *c, struct coord_peer *p, bool drop)
 /* Ends the checkpoint in the making; holders may forget their snapshots. */
 void coord_abort_saving(struct coord *c)
 {
-    for (uint32_t i = 0; c->saving.phase != SAVING_NONE && c->update && i < c->plan.n_peers; i++)
+    bool drop = c->saving.phase != SAVING_NONE && c->update && c->saving.what.version != c->join_version;
+
+    for (uint32_t i = 0; drop && i < c->plan.n_peers; i++)
         if (c->plan_peers[i]->admitted)
-            send_snapshot(c, c->plan_peers[i], true);
+            coord_send_snapshot(c, c->plan_peers[i], c->saving.what.version, true);
     free_saving(&c->saving);
 }
 
@@ -65,13 +67,13 @@ void coord_start_saving(struct coord *c)
     coord_saving_snapshots_due(c, c->version);
     for (uint32_t i = 0; c->saving.phase == SAVING_SNAPSHOT && i < c->plan.n_peers; i++)
         if (c->plan_peers[i]->admitted)
-            send_snapshot(c, c->plan_peers[i], false);
+            coord_send_snapshot(c, c->plan_peers[i], c->version, false);
 }
 
 static bool all_taken(const struct coord *c)
 {
     for (uint32_t i = 0; i < c->plan.n_peers; i++)
-        if (c->plan_peers[i]->admitted && !c->saving.taken[i])
+        if (c->plan_peers[i]->admitted && !c->saving.taken[i] && plan_counts(&c->plan, i))
             return false;
     for (uint32_t t = 0; t < c->config.model->n_tensors; t++)
         if (c->saving.digest_of[t] == UINT32_MAX)
@@ -109,7 +111,7 @@ static bool names_its_own(const struct coord *c, const struct coord_peer *p, con
         bool member = false;
 
         for (uint32_t i = 0; i < group->n_members; i++)
-            member = member || group->members[i] == p->plan_peer;
+            member = member || (group->members[i] == p->plan_peer && !group->joining[i]);
         n_held += member ? group->n_tensors : 0;
         for (uint32_t i = 0; member && i < t->n_tensors; i++)
             n_named += t->tensors[i] < c->config.model->n_tensors && c->group_of[t->tensors[i]] == g;
@@ -232,7 +234,7 @@ void coord_saving_tick(struct coord *c)
         s->asked_at = c->now_ns;
         for (uint32_t i = 0; i < c->plan.n_peers; i++)
             if (c->plan_peers[i]->admitted && !s->taken[i])
-                send_snapshot(c, c->plan_peers[i], false);
+                coord_send_snapshot(c, c->plan_peers[i], c->version, false);
         break;
     case SAVING_FETCH:
         if (c->now_ns - s->progress_at < STALLED_NS) {

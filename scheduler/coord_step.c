@@ -133,8 +133,7 @@ static void begin_step(struct coord *c)
     coord_try_finish(c); /* a last step without evaluation is done at once */
 }
 
-/* What a run needs besides the plan. false when out of memory. */
-static bool alloc_run(struct coord *c)
+bool coord_alloc_run(struct coord *c)
 {
     const struct job *job = c->config.job;
 
@@ -166,7 +165,7 @@ static bool alloc_run(struct coord *c)
 
 void coord_begin_run(struct coord *c)
 {
-    if (!alloc_run(c)) {
+    if (!coord_alloc_run(c)) {
         coord_oom(c);
         return;
     }
@@ -216,7 +215,7 @@ static double gradient_norm(const struct coord *c)
     return sqrt(sum);
 }
 
-static void send_commit(struct coord *c, struct coord_peer *p)
+void coord_send_commit(struct coord *c, struct coord_peer *p)
 {
     struct msg *m = coord_msg(c, MSG_COMMIT);
 
@@ -285,6 +284,7 @@ static void note_step(struct coord *c)
 static void commit(struct coord *c, bool skipped)
 {
     const struct job *job = c->config.job;
+    bool named = !skipped && coord_next_due(c), joining, saving;
 
     if (!write_commit(c, skipped)) {
         coord_oom(c);
@@ -294,21 +294,31 @@ static void commit(struct coord *c, bool skipped)
 
     c->save_due = c->save_due || version == c->config.stop_after ||
                   (job->checkpoint.every > 0 && version % job->checkpoint.every == 0);
-    c->last_commit.snapshot = c->save_due && c->saving.phase == SAVING_NONE;
+    named = named && !c->last_commit.skipped;
+    joining = c->join_snapshot_due || (named && c->next_plan.joins);
+    saving = c->save_due && c->saving.phase == SAVING_NONE && !named; /* who holds what is about to change */
+    c->last_commit.next_epoch = named ? c->next_plan.plan.epoch : 0;
+    c->last_commit.snapshot = saving || joining;
+    if (joining)
+        coord_take_join_snapshot(c, version);
     c->has_commit = true;
     for (uint32_t i = 0; i < c->plan.n_peers; i++)
         if (coord_alive(c, i))
-            send_commit(c, c->plan_peers[i]);
+            coord_send_commit(c, c->plan_peers[i]);
+    if (named)
+        coord_next_send(c);
     c->version = version;
     c->updates += !c->last_commit.skipped;
     if (!c->last_commit.skipped || c->last_commit.loss != 0)
         c->loss = c->last_commit.loss;
     note_step(c);
     c->committed_at = c->now_ns;
-    if (c->last_commit.snapshot) {
+    if (saving) {
         c->save_due = false;
         coord_saving_snapshots_due(c, version);
     }
+    if (named)
+        coord_next_install(c);
     begin_step(c);
 }
 
@@ -330,7 +340,7 @@ static void finish_eval(struct coord *c)
 static bool all_at_step(const struct coord *c)
 {
     for (uint32_t i = 0; i < c->plan.n_peers; i++)
-        if (c->plan_peers[i]->admitted && c->version > c->first_version &&
+        if (c->plan_peers[i]->admitted && c->version > c->first_version && plan_counts(&c->plan, i) &&
             (c->plan_peers[i]->heartbeat.epoch != c->plan.epoch || c->plan_peers[i]->heartbeat.version < c->version))
             return false;
     return true;
@@ -349,6 +359,8 @@ void coord_try_finish(struct coord *c)
                 return;
         if (c->flagged && !all_at_step(c))
             return;
+        if (!c->flagged && coord_next_wait(c))
+            return;
         if (eval)
             finish_eval(c);
         commit(c, c->flagged);
@@ -365,11 +377,11 @@ void coord_resend_commit(struct coord *c)
         struct coord_peer *p = c->plan_peers[i];
 
         if (!c->has_commit || !p->admitted || p->heartbeat.version >= c->version ||
-            p->heartbeat.epoch != c->plan.epoch || c->now_ns - c->committed_at <= COORD_RESEND_NS ||
-            c->now_ns - p->told_at <= COORD_RESEND_NS)
+            (p->heartbeat.epoch != c->plan.epoch && p->heartbeat.epoch != c->last_commit.epoch) ||
+            c->now_ns - c->committed_at <= COORD_RESEND_NS || c->now_ns - p->told_at <= COORD_RESEND_NS)
             continue;
         p->told_at = c->now_ns;
-        send_commit(c, p);
+        coord_send_commit(c, p);
     }
 }
 
@@ -423,7 +435,8 @@ static void check_standstill(struct coord *c)
             owes = c->plan_peers[c->now.leases[i].peer];
     for (uint32_t g = 0; g < c->groups.n && !owes; g++)
         for (uint32_t i = 0; i < c->groups.groups[g].n_members && !owes; i++)
-            if (!c->group[g].reported[i] && coord_alive(c, c->groups.groups[g].members[i]))
+            if (!c->group[g].reported[i] && !c->groups.groups[g].joining[i] &&
+                coord_alive(c, c->groups.groups[g].members[i]))
                 owes = c->plan_peers[c->groups.groups[g].members[i]];
     if (!owes)
         return;

@@ -185,7 +185,8 @@ static int candidate_plan(const struct planner_input *in, const struct candidate
         for (uint32_t k = 0; k < c->n_chains; k++)
             for (uint32_t j = c->chain_first[k]; j < c->chain_first[k + 1]; j++)
                 if (c->spans[j].u0 <= s->u0 && s->u1 <= c->spans[j].u1) {
-                    p.holders[p.n_holders++] = (struct plan_holder){kept[c->spans[j].peer], c->share[k]};
+                    p.holders[p.n_holders++] =
+                        (struct plan_holder){.peer = kept[c->spans[j].peer], .weight = c->share[k]};
                     s->n_holders++;
                 }
     }

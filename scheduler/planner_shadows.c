@@ -58,7 +58,7 @@ static int add_holder(struct plan *plan, uint32_t s, uint32_t peer)
     if (!grown)
         return -E_NOMEM;
     memmove(&grown[at + 1], &grown[at], (plan->n_holders - at) * sizeof *grown);
-    grown[at] = (struct plan_holder){peer, 0};
+    grown[at] = (struct plan_holder){.peer = peer};
     plan->holders = grown;
     plan->n_holders++;
     plan->stages[s].n_holders++;

@@ -25,13 +25,13 @@ void routes_done(struct routes *r)
     *r = (struct routes){0};
 }
 
-/* A holder's weight in the division; of shadows alone each counts one. */
+/* A holder's weight in the division; of shadows alone each counts one. Who is joining has nothing to work with yet. */
 static uint32_t weight_of(const struct plan *plan, const bool *gone, const struct plan_stage *s, uint32_t i,
                           bool shadows)
 {
     const struct plan_holder *h = &plan->holders[s->first_holder + i];
 
-    return gone && gone[h->peer] ? 0 : shadows ? 1 : h->weight;
+    return (gone && gone[h->peer]) || h->joining ? 0 : shadows ? 1 : h->weight;
 }
 
 /* How many of n microbatches each holder of the stage gets: largest remainders of what it is owed; counts[i] for holder

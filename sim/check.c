@@ -94,6 +94,9 @@ void check_commit(struct cluster *c, const struct msg_commit *k)
     memset(c->computed, 0, (size_t)c->model->M * c->model->n_units);
     c->result.n_skipped += k->skipped;
     c->committed++;
+    if (c->committed_at && c->now - c->committed_at > c->result.longest_step_ns)
+        c->result.longest_step_ns = c->now - c->committed_at;
+    c->committed_at = c->now;
     if (c->committed > c->most_committed) {
         c->most_committed = c->committed;
         plan_deeds(c);
@@ -161,6 +164,7 @@ void check_note(void *cluster, const struct note *n)
     case NOTE_ROLLBACK:
         c->result.n_rollbacks++;
         c->committed = n->step;
+        c->committed_at = 0;
         c->epoch++; /* the next plan's */
         memset(c->computed, 0, (size_t)c->model->M * c->model->n_units);
         break;

@@ -87,7 +87,7 @@ struct cluster_result {
     double loss, eval_loss;
     uint32_t n_evals, n_skipped, n_saved, n_plans, n_warnings, n_rollbacks;
     uint64_t n_messages, dropped; /* by workers, as contradicting */
-    int64_t ended_at;
+    int64_t ended_at, longest_step_ns; /* from one commit to the next, rollbacks apart */
     const struct cluster_checkpoint *saved; /* the newest one; the cluster's */
 };
 

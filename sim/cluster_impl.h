@@ -95,6 +95,7 @@ struct cluster {
     bool rolled_back;        /* the checkpoint to read from is the saved one */
     uint8_t *computed;       /* [M * n_units] of the step being trained: the node whose backward counts, 0 = none yet */
     uint64_t committed;
+    int64_t committed_at; /* the newest step; 0 = none of this lineage */
     struct cluster_result result;
     struct reason broken; /* the first check that failed */
     char trace[TRACE_LINES][TRACE_LINE_LEN];

@@ -72,17 +72,22 @@ int device_new(const struct model *model, const struct device_fault *fault, doub
     return 0;
 }
 
-/* Forgets the plan and all state, not the snapshots. */
-static void clear(struct device *d)
+static void drop_tensor(struct device *d, uint32_t t)
 {
-    for (uint32_t t = 0; d->tensors && t < d->model->n_tensors; t++) {
-        struct device_tensor *x = &d->tensors[t];
+    struct device_tensor *x = &d->tensors[t];
 
-        for (int part = 0; part < PARAMS_PARTS; part++)
-            x->part[part] = mem_free(x->part[part]);
-        for (uint32_t u = 0; u < MODEL_USES_MAX; u++)
-            x->sum[u] = mem_free(x->sum[u]);
-    }
+    for (int part = 0; part < PARAMS_PARTS; part++)
+        x->part[part] = mem_free(x->part[part]);
+    for (uint32_t u = 0; u < MODEL_USES_MAX; u++)
+        x->sum[u] = mem_free(x->sum[u]);
+    *x = (struct device_tensor){0};
+}
+
+/* Forgets the plan, and the state unless it is kept; not the snapshots. */
+static void clear(struct device *d, bool keep)
+{
+    for (uint32_t t = 0; !keep && d->tensors && t < d->model->n_tensors; t++)
+        drop_tensor(d, t);
     for (uint32_t g = 0; d->group_sums && g < d->groups.n; g++)
         mem_free(d->group_sums[g]);
     d->group_sums = mem_free(d->group_sums);
@@ -98,7 +103,7 @@ struct device *device_free(struct device *d)
 {
     if (!d)
         return NULL;
-    clear(d);
+    clear(d, false);
     device_snapshots_free(d);
     mem_free(d->tensors);
     mem_free(d->held);
@@ -133,16 +138,39 @@ static bool alloc_tensor(struct device *d, uint32_t t, bool init, uint64_t seed)
 {
     const struct model_tensor *m = &d->model->tensors[t];
     struct device_tensor *x = &d->tensors[t];
+    bool kept = x->part[PARAMS_VALUE] != NULL;
 
-    for (int part = 0; part < PARAMS_PARTS; part++)
+    for (int part = 0; part < PARAMS_PARTS && !kept; part++)
         if (!(x->part[part] = mem_calloc((size_t)m->n, sizeof(float))))
             return false;
     for (uint32_t u = 0; u < m->n_uses; u++)
-        if (d->held[m->use_unit[u]] && !(x->sum[u] = mem_calloc((size_t)m->n, sizeof(int64_t))))
+        if (!d->held[m->use_unit[u]])
+            x->sum[u] = mem_free(x->sum[u]);
+        else if (!x->sum[u] && !(x->sum[u] = mem_calloc((size_t)m->n, sizeof(int64_t))))
             return false;
-    for (int64_t i = 0; i < m->n; i++)
+    for (int64_t i = 0; !kept && i < m->n; i++)
         x->part[PARAMS_VALUE][i] =
             init ? device_float(device_mix(device_mix(seed, t), (uint64_t)i)) : -1; /* -1: not written yet */
+    return true;
+}
+
+/* Memory of the group's sums, if this peer is a member that has use for them. */
+static bool alloc_group(struct device *d, uint32_t g)
+{
+    const struct plan_group *group = &d->groups.groups[g];
+
+    for (uint32_t i = 0; i < group->n_members; i++) {
+        if (group->members[i] != d->self)
+            continue;
+        for (uint32_t k = 0; k < group->n_tensors; k++) {
+            struct device_tensor *x = &d->tensors[group->tensors[k]];
+
+            x->joins = group->joining[i];
+            x->version_known = x->version_known && x->joins;
+        }
+        if (!group->joining[i] && !(d->group_sums[g] = mem_calloc((size_t)group->n_elems, sizeof(float))))
+            return false;
+    }
     return true;
 }
 
@@ -150,7 +178,7 @@ static void run_setup(struct device *d, struct task *t)
 {
     bool ok = true;
 
-    clear(d);
+    clear(d, t->keep);
     if (plan_copy(t->plan, &d->plan) < 0 || plan_groups(&d->plan, d->model, &d->groups) < 0 ||
         !(d->group_sums = mem_calloc(d->groups.n, sizeof(float *)))) {
         t->status = -E_NOMEM;
@@ -158,18 +186,23 @@ static void run_setup(struct device *d, struct task *t)
     }
     d->self = t->peer;
     plan_held(&d->plan, d->self, d->held);
-    for (uint32_t i = 0; ok && i < d->model->n_tensors; i++)
+    for (uint32_t i = 0; ok && i < d->model->n_tensors; i++) {
+        bool held = false;
+
         for (uint32_t u = 0; u < d->model->tensors[i].n_uses; u++)
-            if (d->held[d->model->tensors[i].use_unit[u]]) {
-                ok = alloc_tensor(d, i, !t->fetch, t->seed);
-                break;
-            }
+            held = held || d->held[d->model->tensors[i].use_unit[u]];
+        if (held)
+            ok = alloc_tensor(d, i, !t->fetch && !t->keep, t->seed);
+        else
+            drop_tensor(d, i);
+    }
     for (uint32_t g = 0; ok && g < d->groups.n; g++)
-        for (uint32_t i = 0; i < d->groups.groups[g].n_members; i++)
-            if (d->groups.groups[g].members[i] == d->self)
-                ok = (d->group_sums[g] = mem_calloc((size_t)d->groups.groups[g].n_elems, sizeof(float))) != NULL;
-    d->version = t->version;
-    d->version_known = !t->fetch;
+        ok = alloc_group(d, g);
+    plan_current(&d->plan, d->self, d->held);
+    if (!t->keep) {
+        d->version = t->version;
+        d->version_known = !t->fetch;
+    }
     d->unit_state_valid = false;
     t->status = ok ? 0 : -E_NOMEM;
 }
@@ -183,6 +216,7 @@ static void run_state_write(struct device *d, struct task *t)
         return;
     }
     memcpy(to + t->offset, t->in->data, t->in->size);
+    d->tensors[t->tensor].version_known = false;
     d->unit_state_valid = false;
 }
 

@@ -10,6 +10,9 @@
 struct device_tensor {
     float *part[PARAMS_PARTS];    /* NULL = not held */
     int64_t *sum[MODEL_USES_MAX]; /* NULL = that use's unit is not held */
+    bool joins;                   /* is being fetched and caught up: of no use yet */
+    uint64_t version;             /* joins: that it is at, from the first replay on */
+    bool version_known;
 };
 
 struct device_slot {
@@ -33,7 +36,7 @@ struct device {
     uint32_t self;
     bool *held;
     struct device_tensor *tensors;
-    float **group_sums; /* finished sums, per group that this peer is a member of */
+    float **group_sums; /* finished sums, per group that this peer is a member of and not joining */
     struct device_slot *slots;
     uint32_t n_slots;
     uint64_t version;

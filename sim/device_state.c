@@ -115,16 +115,16 @@ static uint32_t bits_of(float x)
 }
 
 /* Mixes the group's sums into its tensors: any other gradient, moment, value or learning rate gives other bits. */
-static void update_group(struct device *d, uint32_t group, const struct kern_adamw *update)
+static void update_group(struct device *d, const struct plan_group *g, const float *sums,
+                         const struct kern_adamw *update)
 {
-    const struct plan_group *g = &d->groups.groups[group];
     uint64_t numbers = device_mix_bytes(4, update, sizeof *update);
 
     for (uint32_t k = 0; k < g->n_tensors; k++) {
         struct device_tensor *x = &d->tensors[g->tensors[k]];
 
         for (int64_t i = 0; i < d->model->tensors[g->tensors[k]].n; i++) {
-            uint64_t h = device_mix(numbers, bits_of(d->group_sums[group][g->offsets[k] + i]));
+            uint64_t h = device_mix(numbers, bits_of(sums[g->offsets[k] + i]));
 
             h = device_mix(h, bits_of(x->part[PARAMS_MOMENT1][i]));
             h = device_mix(h, bits_of(x->part[PARAMS_MOMENT2][i]));
@@ -135,13 +135,57 @@ static void update_group(struct device *d, uint32_t group, const struct kern_ada
     }
 }
 
+/* The sums of a step that is over, on tensors that are being joined. */
+static void run_replay(struct device *d, struct task *t)
+{
+    const struct plan_group *g = t->group < d->groups.n ? &d->groups.groups[t->group] : NULL;
+    uint64_t at = 0;
+
+    if (!g || d->group_sums[t->group] || !d->tensors[g->tensors[0]].joins) {
+        device_complain(d, t, "a group that is not joined here");
+        return;
+    }
+    cleanup_mem_ float *sums = mem_calloc((size_t)g->n_elems, sizeof *sums);
+    uint8_t hash[HASH_BYTES];
+
+    for (uint32_t i = 0; sums && i < t->n_parts && t->parts[i]->size / sizeof(float) <= (uint64_t)g->n_elems - at;
+         i++) {
+        memcpy(sums + at, t->parts[i]->data, t->parts[i]->size);
+        at += t->parts[i]->size / sizeof(float);
+    }
+    if (sums)
+        hash_of(sums, (size_t)g->n_elems * sizeof(float), hash);
+    if (!sums || at != (uint64_t)g->n_elems || memcmp(hash, t->hash, HASH_BYTES) != 0) {
+        t->status = sums ? -E_CORRUPT : -E_NOMEM;
+        return;
+    }
+    for (uint32_t k = 0; k < g->n_tensors; k++) {
+        struct device_tensor *x = &d->tensors[g->tensors[k]];
+
+        if (x->version_known && t->step < x->version)
+            device_complain(d, t, "a step that was replayed before");
+        x->version = t->step + 1;
+        x->version_known = true;
+    }
+    update_group(d, g, sums, &t->update);
+}
+
+/* Whether the device has only what is being joined: it has no version of its own then. */
+static bool only_joins(const struct device *d)
+{
+    for (uint32_t g = 0; g < d->groups.n; g++)
+        if (d->group_sums[g])
+            return false;
+    return true;
+}
+
 static void run_apply(struct device *d, struct task *t)
 {
-    if (d->version_known && t->step != d->version)
+    if (d->version_known && t->step != d->version && !only_joins(d))
         device_complain(d, t, "an update of another step");
     for (uint32_t g = 0; !t->skipped && g < d->groups.n; g++)
         if (d->group_sums[g])
-            update_group(d, g, &t->update);
+            update_group(d, &d->groups.groups[g], d->group_sums[g], &t->update);
     for (uint32_t i = 0; i < d->model->n_tensors; i++)
         for (uint32_t u = 0; u < MODEL_USES_MAX; u++)
             if (d->tensors[i].sum[u])
@@ -198,7 +242,7 @@ static void run_snapshot(struct device *d, struct task *t)
     const struct model *m = d->model;
     struct device_snapshot *s = place_snapshot(d, t->version);
 
-    if (d->version_known && t->version != d->version)
+    if (d->version_known && t->version != d->version && !only_joins(d))
         device_complain(d, t, "a snapshot of another version");
     *s = (struct device_snapshot){.used = true, .version = t->version, .taken = ++d->n_taken};
     s->parts = mem_calloc((size_t)m->n_tensors * PARAMS_PARTS, sizeof(float *));
@@ -206,7 +250,7 @@ static void run_snapshot(struct device *d, struct task *t)
     t->digests = mem_calloc(m->n_tensors, sizeof *t->digests);
     t->status = s->parts && t->digest_tensors && t->digests ? 0 : -E_NOMEM;
     for (uint32_t i = 0; t->status == 0 && i < m->n_tensors; i++) {
-        if (!d->tensors[i].part[0])
+        if (!d->tensors[i].part[0] || d->tensors[i].joins)
             continue;
         for (uint32_t part = 0; part < PARAMS_PARTS; part++)
             if (!(s->parts[i * PARAMS_PARTS + part] =
@@ -240,6 +284,9 @@ void device_run_state(struct device *d, struct task *t)
     switch (t->kind) {
     case TASK_APPLY:
         run_apply(d, t);
+        break;
+    case TASK_REPLAY:
+        run_replay(d, t);
         break;
     case TASK_SNAPSHOT:
         run_snapshot(d, t);

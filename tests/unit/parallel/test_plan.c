@@ -21,7 +21,7 @@ static struct plan sample(void)
 {
     struct plan_peer peers[3] = {{.incarnation = 7}, {.incarnation = 8}, {.incarnation = 9}};
     struct plan_stage stages[2] = {{0, 2, 0, 2}, {2, 4, 2, 2}};
-    struct plan_holder holders[4] = {{0, 3}, {1, 1}, {2, 1}, {1, 0}};
+    struct plan_holder holders[4] = {{0, 3, 0}, {1, 1, 0}, {2, 1, 0}, {1, 0, 0}};
     const struct plan p = {.epoch = 3,
                            .n_units = N_UNITS,
                            .n_peers = 3,

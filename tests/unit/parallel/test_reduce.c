@@ -112,6 +112,7 @@ struct rig {
     int64_t offset;
     struct msg_reduce order;
     struct msg_reduce_member order_members[MEMBERS];
+    bool joining[MEMBERS];
     struct reduce *reduces[MEMBERS];
     struct effects fx[MEMBERS];
     float *stored[MEMBERS];
@@ -124,7 +125,7 @@ static void open_rig(struct rig *r, uint64_t seed, double loss)
 {
     *r = (struct rig){.rng = rng_make(seed, "reduce"), .loss = loss};
     r->plan = (struct plan){.n_peers = MEMBERS, .peers = r->peers};
-    r->group = (struct plan_group){1, &r->tensor, &r->offset, (int64_t)ELEMS, MEMBERS, r->members};
+    r->group = (struct plan_group){1, &r->tensor, &r->offset, (int64_t)ELEMS, MEMBERS, r->members, r->joining};
     r->order = (struct msg_reduce){1, 5, 0, 1, MEMBERS, r->order_members};
     for (uint32_t i = 0; i < MEMBERS; i++) {
         r->peers[i].key.bytes[0] = (uint8_t)(i + 1);

@@ -190,14 +190,14 @@ static void snapshots_live_until_dropped_or_pushed_out(void **state)
     last->tensor = f.model->n_tensors - 1; /* the other peer's */
     fleet_refused(c, last, -E_NOENT);
     fleet_setup(&f, false); /* a new plan leaves snapshots alone */
-    for (uint64_t version = 6; version < 8; version++) {
+    for (uint64_t version = 6; version < 9; version++) {
         task_free(fleet_do(c, version_task(TASK_SNAPSHOT_READ, version - 1)));
         task_free(fleet_do(c, version_task(TASK_SNAPSHOT, version)));
     }
     fleet_refused(c, version_task(TASK_SNAPSHOT_READ, 5), -E_NOENT);
-    task_free(fleet_do(c, version_task(TASK_SNAPSHOT_DROP, 7)));
-    task_free(fleet_do(c, version_task(TASK_SNAPSHOT_DROP, 7)));
-    fleet_refused(c, version_task(TASK_SNAPSHOT_READ, 7), -E_NOENT);
+    task_free(fleet_do(c, version_task(TASK_SNAPSHOT_DROP, 8)));
+    task_free(fleet_do(c, version_task(TASK_SNAPSHOT_DROP, 8)));
+    fleet_refused(c, version_task(TASK_SNAPSHOT_READ, 8), -E_NOENT);
     task_free(fleet_do(c, version_task(TASK_SNAPSHOT_READ, 6)));
     assert_true(isfinite(*(float *)kept->out->data)); /* what was read stays */
     task_free(kept);
