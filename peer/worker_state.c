@@ -190,10 +190,13 @@ void worker_on_applied(struct worker *w)
     worker_drop_reduces(w);
     lease_queue_drop_before(&w->leases, w->version);
     worker_free_slots(w);
-    if (w->commit.snapshot && plan_counts(&w->plan, w->self))
-        take_snapshot(w);
+    bool snapshot = w->commit.snapshot;
+
     if (w->commit.next_epoch > 0)
         worker_switch(w);
+    /* Of what the plan in force from now on counts on: who joins asks its holders. */
+    if (snapshot && w->phase != WORKER_IDLE && plan_counts(&w->plan, w->self))
+        take_snapshot(w);
     worker_retry_held(w);
 }
 

@@ -145,6 +145,18 @@ static struct coord_peer *substitute(struct coord *c, const struct coord_peer *l
     return best;
 }
 
+/* Predicted seconds of a plan over peers that have been in the view. */
+static double predict(const struct coord *c, const struct plan *plan)
+{
+    struct planner_peer peers[PEERS_MAX];
+    struct planner_input in = {
+        .model = c->config.model, .reduction = c->config.job->reduction, .n_peers = plan->n_peers, .peers = peers};
+
+    for (uint32_t i = 0; i < plan->n_peers; i++)
+        peers[i] = profile_of(coord_find(c, &plan->peers[i].key));
+    return planner_predict(&in, plan);
+}
+
 /* The forced plan with others in the place of who is lost. -E_NOENT: nobody is lost, or nobody can take the place. */
 static int plan_as_told(struct coord *c, struct plan *ret, struct reason *why)
 {
@@ -165,19 +177,9 @@ static int plan_as_told(struct coord *c, struct plan *ret, struct reason *why)
 
     for (uint32_t i = 0; status == 0 && i < c->n_forced; i++)
         ret->peers[i] = (struct plan_peer){with[i]->join.key, with[i]->join.incarnation};
+    if (status == 0)
+        ret->predicted_seconds = predict(c, ret);
     return status;
-}
-
-/* Predicted seconds of a plan over peers that have been in the view. */
-static double predict(const struct coord *c, const struct plan *plan)
-{
-    struct planner_peer peers[PEERS_MAX];
-    struct planner_input in = {
-        .model = c->config.model, .reduction = c->config.job->reduction, .n_peers = plan->n_peers, .peers = peers};
-
-    for (uint32_t i = 0; i < plan->n_peers; i++)
-        peers[i] = profile_of(coord_find(c, &plan->peers[i].key));
-    return planner_predict(&in, plan);
 }
 
 static bool is_better(const struct coord *c, const struct plan *present, const struct plan *target)

@@ -243,6 +243,15 @@ static void deliver(struct cluster *c, const struct event *e)
         shell_worker_message(c, e->from, e->to, m);
 }
 
+/* A link that breaks when there is one to a newer process with the same key is not missed. */
+static bool replaced(const struct cluster *c, uint32_t from, uint32_t to)
+{
+    for (uint32_t i = 1; i < c->n_nodes; i++)
+        if (i != from && c->linked[to][i] && key_equal(&c->nodes[i].key.pub, &c->nodes[from].key.pub))
+            return true;
+    return false;
+}
+
 static void handle(struct cluster *c, struct event *e)
 {
     switch (e->kind) {
@@ -257,6 +266,8 @@ static void handle(struct cluster *c, struct event *e)
             break;
         c->linked[e->to][e->from] = e->flag;
         if (!c->nodes[e->to].alive || c->nodes[e->to].over)
+            break;
+        if (!e->flag && replaced(c, e->from, e->to))
             break;
         trace_line(c, "%u sees %u %s", e->to, e->from, e->flag ? "up" : "down");
         if (e->to == 0)

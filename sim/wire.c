@@ -8,10 +8,19 @@ uint32_t wire_find(const struct cluster *c, uint32_t from, const struct key *key
 {
     uint32_t found = NODES_MAX;
 
-    /* Of several processes with one key, the one that there is a link to. */
-    for (uint32_t i = 0; i < c->n_nodes; i++)
-        if (key_equal(&c->nodes[i].key.pub, key) && (found == NODES_MAX || c->linked[from][i]))
+    uint32_t best = 0;
+
+    /* Of several processes with one key the newest one that runs and that there is a link to, if there is one. */
+    for (uint32_t i = 0; i < c->n_nodes; i++) {
+        const struct node *n = &c->nodes[i];
+        bool runs = n->alive && n->started && !n->over;
+        uint32_t fit = 1 + (uint32_t)c->linked[from][i] + 2 * (uint32_t)runs;
+
+        if (key_equal(&n->key.pub, key) && fit >= best) {
+            best = fit;
             found = i;
+        }
+    }
     return found;
 }
 

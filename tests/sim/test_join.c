@@ -189,7 +189,8 @@ static void a_dead_peer_comes_back_and_gets_a_share(void **state)
         struct cluster *c = rig_run(&config, plan_death, &death, &r);
 
         finish(c, &r, hash);
-        if (cluster_worker_forwards(c, n_early + 1) == 0 && !(plan && plan[12] && death.who == 2))
+        /* Who of two joined first, and is no shadow, is for the network to say. */
+        if (cluster_worker_forwards(c, n_early + 1) == 0 && !(plan && strchr(plan, '*')))
             rig_fail(c, "it got no share");
         cluster_free(c);
     }
