@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "scheduler/planner.h"
 #include "tests/sim/rig.h"
 
 #define STEPS 80 /* about 40 ms each alone: time to come, to settle (half a second), to fetch and to work */
@@ -225,6 +226,103 @@ static void joins_survive_a_bad_network(void **state)
     print_message("%u of those that joined worked\n", n_worked);
 }
 
+/* Bytes that one holder of the whole model needs. */
+static uint64_t whole_bytes(const struct job *job)
+{
+    struct model *m = NULL;
+
+    assert_int_equal(model_new(job, &m, NULL), 0);
+    uint64_t n = planner_bytes(&(struct planner_input){.model = m, .reduction = job->reduction}, 0, m->n_units, 4);
+
+    model_free(m);
+    return n;
+}
+
+struct fate {
+    uint32_t n_deeds;
+    struct {
+        int64_t at;
+        enum cluster_deed deed;
+        uint32_t who;
+    } deeds[8];
+};
+
+static void plan_fate(struct cluster *c, void *arg)
+{
+    const struct fate *f = arg;
+
+    for (uint32_t i = 0; i < f->n_deeds; i++)
+        cluster_at(c, f->deeds[i].at, f->deeds[i].deed, f->deeds[i].who, 0);
+}
+
+static void add_deed(struct fate *f, int64_t at, enum cluster_deed deed, uint32_t who)
+{
+    f->deeds[f->n_deeds].at = at;
+    f->deeds[f->n_deeds].deed = deed;
+    f->deeds[f->n_deeds++].who = who;
+}
+
+/* Fast and slow, large and small peers; only the first one is sure to stay. */
+static void draw_fleet(struct cluster_config *config, struct rng *rng, uint32_t n_early, uint64_t whole,
+                       struct fate *fate)
+{
+    for (uint32_t i = 0; i < config->n_workers; i++) {
+        struct cluster_worker *w = &config->workers[i];
+
+        w->speed = i == 0 ? 3 : 0.5 + 2 * rng_unit(rng); /* the planner can always do with the fastest alone */
+        w->memory_bytes = i > 0 && rng_below(rng, 2) ? whole / 10 * (3 + rng_below(rng, 6)) : 0;
+        w->starts_at = i < n_early ? 0 : (int64_t)(1 + rng_below(rng, 1800)) * NS_PER_MS;
+        if (i > 0 && i < n_early && rng_below(rng, 3) == 0)
+            add_deed(fate, (int64_t)(30 + rng_below(rng, 1500)) * NS_PER_MS,
+                     rng_below(rng, 3)   ? CLUSTER_EXIT
+                     : rng_below(rng, 2) ? CLUSTER_KILL
+                                         : CLUSTER_LEAVE,
+                     i + 1);
+    }
+    /* The last one to come is another life of one of the early ones. */
+    if (fate->n_deeds > 0 && rng_below(rng, 2)) {
+        config->workers[config->n_workers - 1].same_key_as = fate->deeds[0].who;
+        config->workers[config->n_workers - 1].starts_at = fate->deeds[0].at + (int64_t)rng_below(rng, 800) * NS_PER_MS;
+    }
+}
+
+/* Spans move from peer to peer, units are joined by those who hold others, peers die, leave, and come back. */
+static void anything_happens(void **state)
+{
+    (void)state;
+    uint8_t hash[HASH_BYTES];
+    uint64_t seed, end;
+    uint32_t n_plans = 0, n_rollbacks = 0;
+
+    for (rig_seeds(100, &seed, &end); seed < end; seed++) {
+        struct rng rng = rng_make(seed, "anything");
+        uint32_t n_early = 1 + (uint32_t)rng_below(&rng, 4);
+        struct job job = long_job(n_early);
+        struct cluster_config config = rig_config(&job, n_early + 1 + (uint32_t)rng_below(&rng, 3), NULL);
+        struct cluster_result r;
+        struct fate fate = {0};
+
+        job.checkpoint.every = 1 + (uint32_t)rng_below(&rng, 40);
+        rig_expected(&job, hash);
+        draw_fleet(&config, &rng, n_early, whole_bytes(&job), &fate);
+        config.seed = seed;
+        config.delay_mean_ns = (int64_t)(1 + rng_below(&rng, 20)) * 100 * NS_PER_US;
+        if (rng_below(&rng, 3) == 0)
+            config.loss = 0.002;
+        if (rng_below(&rng, 3) == 0)
+            config.duplicate = 0.1;
+        struct cluster *c = rig_run(&config, plan_fate, &fate, &r);
+
+        rig_assert_hash(c, &r, hash);
+        if (r.version != STEPS)
+            rig_fail(c, "ended at step %" PRIu64, r.version);
+        n_plans += r.n_plans;
+        n_rollbacks += r.n_rollbacks;
+        cluster_free(c);
+    }
+    print_message("%u plans, %u rollbacks\n", n_plans, n_rollbacks);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -234,6 +332,7 @@ int main(void)
         cmocka_unit_test(who_joins_dies_while_it_does),
         cmocka_unit_test(a_dead_peer_comes_back_and_gets_a_share),
         cmocka_unit_test(joins_survive_a_bad_network),
+        cmocka_unit_test(anything_happens),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
