@@ -60,6 +60,42 @@ static void only_held_units_are_there(void **state)
     rig_free(r);
 }
 
+/* Values, moments and sums of a tensor, or that it is not held. */
+static void a_change_keeps_what_is_held_before_and_after(void **state)
+{
+    const struct job job = tiny_job();
+    struct rig *r = rig_new(&job, 1, 0, 2), *whole = rig_new(&job, 1, 0, 4);
+    const int wte = model_find(r->m, "wte.weight"), wpe = model_find(r->m, "wpe.weight");
+    const int fc = model_find(r->m, "h.0.mlp.c_fc.weight"), fc1 = model_find(r->m, "h.1.mlp.c_fc.weight");
+    const size_t n_bytes = (size_t)r->m->tensors[fc].n * sizeof(float);
+
+    (void)state;
+    assert_int_equal(params_init(r->p, 42), 0);
+    assert_int_equal(params_init(whole->p, 42), 0);
+    params_part(r->p, (uint32_t)fc, PARAMS_MOMENT2)[1] = 5;
+    float *kept = params_part(r->p, (uint32_t)fc, PARAMS_VALUE);
+
+    assert_int_equal(params_change(r->p, (const bool[]){false, true, false, true}), 0);
+    assert_ptr_equal(params_part(r->p, (uint32_t)fc, PARAMS_VALUE), kept);
+    assert_memory_equal(kept, params_part(whole->p, (uint32_t)fc, PARAMS_VALUE), n_bytes);
+    assert_true(params_part(r->p, (uint32_t)fc, PARAMS_MOMENT2)[1] == 5);
+    assert_null(params_part(r->p, (uint32_t)wpe, PARAMS_VALUE));
+    assert_null(params_part(r->p, (uint32_t)fc1, PARAMS_VALUE));
+    /* Held by the embedding first, by the head now: the values are the same, the sums are of another use. */
+    assert_memory_equal(params_part(r->p, (uint32_t)wte, PARAMS_VALUE),
+                        params_part(whole->p, (uint32_t)wte, PARAMS_VALUE),
+                        (size_t)r->m->tensors[wte].n * sizeof(float));
+    assert_null(params_sum(r->p, (uint32_t)wte, 0));
+    assert_non_null(params_sum(r->p, (uint32_t)wte, 1));
+    assert_null(params_unit(r->p, 0));
+    assert_ptr_equal(params_unit(r->p, 3)[GPT2_HEAD_WTE], params_part(r->p, (uint32_t)wte, PARAMS_VALUE));
+    assert_int_equal(params_change(r->p, (const bool[]){false, false, true, false}), 0);
+    assert_null(params_part(r->p, (uint32_t)fc, PARAMS_VALUE));
+    assert_true(params_part(r->p, (uint32_t)fc1, PARAMS_MOMENT1)[0] == 0);
+    rig_free(whole);
+    rig_free(r);
+}
+
 static size_t counted;
 static const struct kern_backend *counted_backend;
 
@@ -266,6 +302,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(version_0_depends_on_seed_name_and_element_alone),
         cmocka_unit_test(only_held_units_are_there),
+        cmocka_unit_test(a_change_keeps_what_is_held_before_and_after),
         cmocka_unit_test(bytes_are_what_is_allocated),
         cmocka_unit_test(exact_sums_do_not_depend_on_order_or_grouping),
         cmocka_unit_test(exact_sums_are_fixed_point_and_clear_to_zero),

@@ -141,6 +141,8 @@ static void each_rule_is_kept(void **state)
     BREAKS("weight 1000001", p.holders[0].weight = PLAN_WEIGHT_MAX + 1);
     BREAKS("peer 1 stands twice in stage 0", p.holders[0].peer = 1);
     BREAKS("nobody works on stage 1", p.holders[2].weight = 0);
+    BREAKS("peer 2 is joining stage 1 and has a share", p.holders[2].joining = 1);
+    BREAKS("peer 1 is joining stage 1", p.holders[3].joining = 2);
     BREAKS("peer 2 holds nothing", p.holders[2].peer = 0);
     BREAKS("peers 0 and 2 have the same key", p.peers[2].key = p.peers[0].key);
 }
@@ -338,6 +340,39 @@ static void a_tied_tensor_is_reduced_by_all_its_holders(void **state)
     model_free(m);
 }
 
+/* Peer 1 gets the second stage, whose head is tied to the embedding that it holds. */
+static void who_joins_a_unit_is_a_member_of_what_it_lacks(void **state)
+{
+    struct model *m = model_of(2);
+    struct plan p = sample();
+    struct plan_groups g = {0};
+    bool held[N_UNITS], current[N_UNITS];
+
+    (void)state;
+    p.holders[3].joining = 1;
+    assert_int_equal(plan_validate(&p, N_UNITS, NULL), 0);
+    plan_held(&p, 1, held);
+    plan_current(&p, 1, current);
+    assert_true(held[1] && held[2] && current[1] && !current[2]);
+    assert_true(plan_counts(&p, 1));
+    assert_int_equal(plan_groups(&p, m, &g), 0);
+    assert_int_equal(g.n, 3);
+    for (uint32_t i = 0; i < g.n; i++)
+        for (uint32_t k = 0; k < g.groups[i].n_members; k++)
+            assert_int_equal(g.groups[i].joining[k], i == 2 && g.groups[i].members[k] == 1);
+    plan_groups_done(&g);
+    /* Joining all of it, it counts nowhere. */
+    p.holders[1] = (struct plan_holder){.peer = 1, .joining = 1};
+    assert_false(plan_counts(&p, 1));
+    assert_int_equal(plan_groups(&p, m, &g), 0);
+    for (uint32_t i = 0; i < g.n; i++)
+        for (uint32_t k = 0; k < g.groups[i].n_members; k++)
+            assert_int_equal(g.groups[i].joining[k], g.groups[i].members[k] == 1);
+    plan_groups_done(&g);
+    plan_done(&p);
+    model_free(m);
+}
+
 static void one_peer_has_one_group(void **state)
 {
     struct model *m = model_of(2);
@@ -480,6 +515,7 @@ int main(void)
         cmocka_unit_test(a_forced_plan_has_at_most_so_many_holders),
         cmocka_unit_test(reading_survives_each_failing_allocation),
         cmocka_unit_test(a_tied_tensor_is_reduced_by_all_its_holders),
+        cmocka_unit_test(who_joins_a_unit_is_a_member_of_what_it_lacks),
         cmocka_unit_test(one_peer_has_one_group),
         cmocka_unit_test(groups_are_what_the_holders_say),
         cmocka_unit_test(grouping_survives_each_failing_allocation),

@@ -345,6 +345,48 @@ static void chunks_that_contradict_the_order_are_refused(void **state)
     close_rig(&r);
 }
 
+/* Member 2 gets every sum and gives nothing, asks its device for nothing, and says that it is there. */
+static void who_joins_gets_the_sums_as_they_came(void **state)
+{
+    (void)state;
+
+    for (uint64_t seed = 0; seed < 10; seed++) {
+        struct msg_reduce_member workers[MEMBERS - 1];
+        struct blob **sums = NULL;
+        uint32_t n = 0;
+        uint64_t at = 0, bytes;
+        struct rig r;
+
+        open_rig(&r, seed, seed ? 0.3 : 0);
+        r.joining[2] = true;
+        assert_int_equal(start(&r, 0, &r.order), -E_PROTO); /* it has a range */
+        reduce_ranges(ELEMS, NULL, MEMBERS - 1, workers);
+        for (uint32_t i = 0; i < MEMBERS; i++) {
+            r.order_members[i].lo = i < 2 ? workers[i].lo : i == 2 ? workers[1].hi : workers[2].lo;
+            r.order_members[i].hi = i < 2 ? workers[i].hi : i == 2 ? workers[1].hi : workers[2].hi;
+        }
+        run_attempt(&r);
+        assert_true(reduce_joins(r.reduces[2]) && !reduce_joins(r.reduces[1]));
+        assert_int_equal(reduce_sums(r.reduces[2], &sums, &n), 0);
+        for (uint32_t i = 0; i < n; i++) {
+            assert_memory_equal(sums[i]->data, r.stored[0] + at, sums[i]->size);
+            at += sums[i]->size / sizeof(float);
+            blob_unref(sums[i]);
+        }
+        mem_free(sums);
+        assert_true(at == ELEMS);
+        assert_true(r.stored[2][0] == 0);
+        /* Its owners can give it again without a look at the device. */
+        assert_true(reduce_keeps(r.reduces[0], &bytes) && bytes == (r.order_members[0].hi) * sizeof(float));
+        assert_false(reduce_keeps(r.reduces[2], &bytes));
+        reduce_need(r.reduces[0], 2, &(struct msg_chunk_key){1, 5, 0, 1, MSG_CHUNK_SUM, 0, REDUCE_PIECE_ELEMS},
+                    &r.fx[0]);
+        assert_int_equal(r.fx[0].n_sends, 1);
+        assert_int_equal(r.fx[0].n_tasks, 0);
+        close_rig(&r);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -353,6 +395,7 @@ int main(void)
         cmocka_unit_test(two_members_halve_and_unknown_rates_are_equal),
         cmocka_unit_test(all_members_end_with_the_sum_of_the_contributors),
         cmocka_unit_test(lost_chunks_and_requests_are_made_up_for),
+        cmocka_unit_test(who_joins_gets_the_sums_as_they_came),
         cmocka_unit_test(orders_that_contradict_the_plan_are_refused),
         cmocka_unit_test(chunks_that_contradict_the_order_are_refused),
     };
