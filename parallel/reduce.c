@@ -9,10 +9,11 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/mem.h"
 
-#define QUIET_NS       (1 * NS_PER_S) /* no progress for this long: ask for what is missing, wait twice as long... */
-#define ASKED_MAX      5              /* ...and so on: it may still be queued on a slow link */
+#define QUIET_NS       (1 * NS_PER_S)    /* no progress for this long: ask for what is missing, wait twice as long... */
+#define ASKED_MAX      5                 /* ...and so on: it may still be queued on a slow link */
 #define JOINS_QUIET_NS (300 * NS_PER_MS) /* the same for who joins: its owners do not wait for it */
 #define NEED_BURST     32                /* at most so many requests per tick */
+#define GIVEN_MAX      16                /* times that each finished sum is given again, on the average */
 #define SENDING_MAX    32 /* pieces being read for others at a time: whoever asks for more asks again later */
 
 enum piece_state { PIECE_OPEN, PIECE_BUSY, PIECE_STORED };
@@ -34,6 +35,7 @@ struct reduce {
     uint32_t n_pieces, n_stored;
     uint32_t next_partial; /* pieces before it were sent to their owners, or are own ones */
     uint32_t n_sending;    /* PARTIAL and STORED at the device */
+    uint32_t n_given;      /* sums given again to who joins */
     struct piece *pieces;
     bool joins, joined; /* this member is joining the group, somebody is */
     bool digesting, finished;
@@ -410,9 +412,9 @@ void reduce_need(struct reduce *r, uint32_t from, const struct msg_chunk_key *ke
         if (p->owner == member && r->members[r->self].contributes)
             read_for(r, TASK_PARTIAL, p, from, fx);
     } else if (p->owner == r->self && p->state == PIECE_STORED) {
-        if (p->sum)
+        if (p->sum && r->n_given++ < GIVEN_MAX * r->n_pieces)
             send_chunk(r, from, MSG_CHUNK_SUM, p->offset, p->n, p->sum, fx);
-        else
+        else if (!p->sum)
             read_for(r, TASK_STORED, p, from, fx);
     }
 }

@@ -282,6 +282,7 @@ static void on_task(struct worker *w, struct task *t)
     w->busy_ns += (uint64_t)t->busy_ns;
     if (t->kind == TASK_FORWARD || t->kind == TASK_BACKWARD)
         w->device_busy = false;
+    w->reads_pending -= t->kind == TASK_SNAPSHOT_READ && t->to != MSG_NO_PEER;
     if (t->kind == TASK_SNAPSHOT_READ && t->status == -E_NOENT)
         return; /* asked for a snapshot that was dropped meanwhile */
     if (t->kind == TASK_REPLAY && t->status == -E_CORRUPT) {

@@ -13,6 +13,7 @@
 
 #define WORKER_AHEAD_MAX 2 /* steps beyond the present one that messages may speak of */
 
+#define WORKER_READS_MAX      64           /* pieces of snapshots being read for peers: who asks for more asks again */
 #define WORKER_PAST_MAX       16           /* steps whose sums are kept for who joins... */
 #define WORKER_PAST_BYTES_MAX (256u << 20) /* ...and their bytes */
 
@@ -78,7 +79,7 @@ struct worker {
     struct held held;
 
     struct fetch *fetch;
-    uint32_t writes_pending;
+    uint32_t writes_pending, reads_pending; /* reads: of snapshots, for peers */
     uint64_t start_version;
     struct msg_commit commit; /* that is being applied; groups owned */
 

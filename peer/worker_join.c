@@ -13,9 +13,9 @@
 #include "runtime/base/log.h"
 #include "runtime/base/mem.h"
 
-#define STEPS_MAX 256                 /* steps behind at most... */
-#define BYTES_MAX (UINT64_C(1) << 30) /* ...and bytes of sums kept for them */
-#define STUCK_NS  (10 * NS_PER_S)     /* neither a piece nor a step in so long: a snapshot or a sum is gone */
+#define STEPS_MAX 256             /* steps behind at most... */
+#define BYTES_MIN (256ull << 20)  /* ...and bytes of their sums: so many, or four times the state that is joined */
+#define STUCK_NS  (10 * NS_PER_S) /* neither a piece nor a step in so long: a snapshot or a sum is gone */
 
 static bool joins(const struct worker *w, uint32_t group)
 {
@@ -197,7 +197,9 @@ static bool too_far_behind(const struct worker *w)
 
     for (uint32_t g = 0; g < w->groups.n; g++)
         bytes += joins(w, g) ? (uint64_t)w->groups.groups[g].n_elems * sizeof(float) : 0;
-    return w->join.n > STEPS_MAX || (w->join.n > 1 && bytes * w->join.n > BYTES_MAX);
+    uint64_t most = 4 * PARAMS_PARTS * bytes;
+
+    return w->join.n > STEPS_MAX || bytes * w->join.n > (most > BYTES_MIN ? most : BYTES_MIN);
 }
 
 void worker_join_commit(struct worker *w)

@@ -251,7 +251,7 @@ void worker_on_state_get(struct worker *w, const struct key *from, uint32_t peer
     const struct model *m = w->config.model;
 
     if (k->tensor >= m->n_tensors || k->part >= PARAMS_PARTS || k->offset > (uint64_t)m->tensors[k->tensor].n ||
-        k->n > (uint64_t)m->tensors[k->tensor].n - k->offset) {
+        k->n > (uint64_t)m->tensors[k->tensor].n - k->offset || (peer != MSG_NO_PEER && k->n > FETCH_PIECE_ELEMS)) {
         worker_drop(w, from, *mp, "no such state");
         return;
     }
@@ -260,7 +260,11 @@ void worker_on_state_get(struct worker *w, const struct key *from, uint32_t peer
         worker_hold(w, from, mp);
         return;
     }
+    if (peer != MSG_NO_PEER && w->reads_pending >= WORKER_READS_MAX)
+        return;
     struct task *t = task_new(TASK_SNAPSHOT_READ);
+
+    w->reads_pending += peer != MSG_NO_PEER;
 
     if (t) {
         t->epoch = w->plan.epoch;

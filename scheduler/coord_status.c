@@ -67,6 +67,7 @@ static void one_peer(const struct coord *c, const struct coord_peer *p, struct j
               : !p->linked                 ? "connecting"
               : !p->profiled               ? "measuring"
               : p->plan_peer == UINT32_MAX ? "standing by"
+              : coord_is_joining(c, p)     ? "joining"
               : p->ready                   ? "working"
                                            : "setting up");
     jsonw_num(w, "microbatch_seconds", p->profiled ? seconds : NAN);
