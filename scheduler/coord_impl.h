@@ -27,6 +27,7 @@ struct coord_peer {
     bool linked;   /* its control and bulk links to us are up */
     bool seen;     /* it was linked once: from then on it is in the view that others get */
     bool profiled, ready, leaving;
+    bool told_of; /* that it stands by */
     uint64_t view_acked, ready_epoch;
     struct msg_heartbeat heartbeat;
     int64_t heard_at, unlinked_at;

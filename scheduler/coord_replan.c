@@ -206,6 +206,24 @@ static int go_for(struct coord *c, const bool *alive, const bool *current, struc
     return status;
 }
 
+/* Who came and got no place is told of, once. */
+static void say_standing_by(struct coord *c)
+{
+    struct coord_peer *fleet[PEERS_MAX];
+    uint32_t n = coord_fleet(c, fleet);
+    char id[KEY_SHORT_LEN + 1];
+
+    for (uint32_t i = 0; i < n; i++) {
+        if (fleet[i]->plan_peer != UINT32_MAX || fleet[i]->told_of)
+            continue;
+        fleet[i]->told_of = true;
+        key_short(&fleet[i]->join.key, id);
+        coord_warn(c, "peer %s (%s) stands by: %s", id, fleet[i]->join.name,
+                   c->n_forced > 0 ? "the plan file has no place for it; it takes the first one that gets free"
+                                   : "no plan with it is faster or safer; it takes part when one is");
+    }
+}
+
 static void consider(struct coord *c)
 {
     bool alive[PEERS_MAX] = {0}, current[PEERS_MAX] = {0}, hopeless = false;
@@ -221,6 +239,7 @@ static void consider(struct coord *c)
         current[i] = has_joined(c, p);
         hopeless = hopeless || (alive[i] && coord_is_joining(c, p) && !current[i]);
     }
+    coord_drop_join_snapshot(c); /* who could has fetched it */
     status = transition_make(&c->plan, alive, current, NULL, &present, &none);
     if (status == 0)
         status = c->n_forced > 0 ? plan_as_told(c, &target, &why) : plan_freely(c, &target, &why);
@@ -228,6 +247,8 @@ static void consider(struct coord *c)
         status = go_for(c, alive, current, &target, &why);
     else if (hopeless) /* who cannot keep up gets nothing more to fetch */
         status = coord_next_announce(c, &present, false, &why);
+    if (c->next_plan.phase == NEXT_NONE)
+        say_standing_by(c);
     if (status == -E_NOMEM)
         coord_oom(c);
     else if (status < 0 && status != -E_NOENT && status != -E_TOOBIG)
