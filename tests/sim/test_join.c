@@ -77,7 +77,7 @@ static void peers_join_at_any_time(void **state)
     uint8_t hash[HASH_BYTES];
     uint64_t seed, end;
 
-    for (rig_seeds(60, &seed, &end); seed < end; seed++) {
+    for (rig_seeds(30, &seed, &end); seed < end; seed++) {
         struct rng rng = rng_make(seed, "join");
         uint32_t n_early = 1 + (uint32_t)rng_below(&rng, 3),
                  n_late = n_early == 3 ? 1 : 1 + (uint32_t)rng_below(&rng, 2);
@@ -118,7 +118,7 @@ static void a_donor_dies_while_it_gives(void **state)
     uint8_t hash[HASH_BYTES];
     uint64_t seed, end;
 
-    for (rig_seeds(60, &seed, &end); seed < end; seed++) {
+    for (rig_seeds(30, &seed, &end); seed < end; seed++) {
         struct rng rng = rng_make(seed, "donor");
         struct job job = long_job(2);
         struct cluster_result r;
@@ -144,7 +144,7 @@ static void who_joins_dies_while_it_does(void **state)
     uint8_t hash[HASH_BYTES];
     uint64_t seed, end;
 
-    for (rig_seeds(60, &seed, &end); seed < end; seed++) {
+    for (rig_seeds(30, &seed, &end); seed < end; seed++) {
         struct rng rng = rng_make(seed, "joiner");
         uint32_t n_early = 1 + (uint32_t)rng_below(&rng, 2);
         struct job job = long_job(n_early);
@@ -172,7 +172,7 @@ static void a_dead_peer_comes_back_and_gets_a_share(void **state)
     uint8_t hash[HASH_BYTES];
     uint64_t seed, end;
 
-    for (rig_seeds(60, &seed, &end); seed < end; seed++) {
+    for (rig_seeds(30, &seed, &end); seed < end; seed++) {
         struct rng rng = rng_make(seed, "return");
         uint32_t n_early = 2 + (uint32_t)rng_below(&rng, 2);
         struct job job = long_job(n_early);
@@ -204,7 +204,7 @@ static void joins_survive_a_bad_network(void **state)
     uint64_t seed, end;
     uint32_t n_worked = 0;
 
-    for (rig_seeds(60, &seed, &end); seed < end; seed++) {
+    for (rig_seeds(30, &seed, &end); seed < end; seed++) {
         struct rng rng = rng_make(seed, "bad");
         uint32_t n_early = 1 + (uint32_t)rng_below(&rng, 3);
         struct job job = long_job(n_early);
@@ -224,6 +224,31 @@ static void joins_survive_a_bad_network(void **state)
         cluster_free(c);
     }
     print_message("%u of those that joined worked\n", n_worked);
+}
+
+/* It may spoil the run, not crash or hang anyone. */
+static void a_hostile_peer_that_joins_neither_crashes_nor_hangs_others(void **state)
+{
+    (void)state;
+    uint64_t seed, end;
+    uint32_t n_done = 0;
+
+    for (rig_seeds(20, &seed, &end); seed < end; seed++) {
+        struct rng rng = rng_make(seed, "hostile");
+        struct job job = long_job(1 + (uint32_t)rng_below(&rng, 2));
+        struct cluster_config config = any_fleet(&job, &rng, job.peers, 2);
+        struct cluster_result r;
+
+        config.seed = seed;
+        config.lenient = true;
+        config.workers[job.peers].starts_at = 40 * NS_PER_MS;
+        config.workers[job.peers].hostile_hz = 2000;
+        struct cluster *c = rig_run(&config, NULL, NULL, &r);
+
+        n_done += r.status == 0;
+        cluster_free(c);
+    }
+    print_message("%u runs came to their last step\n", n_done);
 }
 
 /* Bytes that one holder of the whole model needs. */
@@ -294,7 +319,7 @@ static void anything_happens(void **state)
     uint64_t seed, end;
     uint32_t n_plans = 0, n_rollbacks = 0;
 
-    for (rig_seeds(100, &seed, &end); seed < end; seed++) {
+    for (rig_seeds(60, &seed, &end); seed < end; seed++) {
         struct rng rng = rng_make(seed, "anything");
         uint32_t n_early = 1 + (uint32_t)rng_below(&rng, 4);
         struct job job = long_job(n_early);
@@ -332,6 +357,7 @@ int main(void)
         cmocka_unit_test(who_joins_dies_while_it_does),
         cmocka_unit_test(a_dead_peer_comes_back_and_gets_a_share),
         cmocka_unit_test(joins_survive_a_bad_network),
+        cmocka_unit_test(a_hostile_peer_that_joins_neither_crashes_nor_hangs_others),
         cmocka_unit_test(anything_happens),
     };
 
