@@ -145,10 +145,34 @@ bool worker_enters(struct worker *w, const struct msg_commit *c)
     return true;
 }
 
+/* Whether the next plan counts on something that was joined and is not complete. */
+static bool counts_too_early(const struct worker *w)
+{
+    bool held[UNITS_MAX], next[UNITS_MAX];
+
+    if (!w->join.groups || w->join.state == MSG_JOINING_CURRENT || w->next.self < 0)
+        return false;
+    plan_held(&w->plan, w->self, held);
+    plan_current(&w->next.plan, (uint32_t)w->next.self, next);
+    for (uint32_t u = 0; u < w->plan.n_units; u++)
+        if (held[u] && !w->held_units[u] && next[u])
+            return true;
+    return false;
+}
+
 void worker_switch(struct worker *w)
 {
     uint64_t epoch = w->commit.next_epoch;
 
+    if (w->next.plan.epoch == epoch && counts_too_early(w)) {
+        struct reason why = {0};
+
+        worker_fatal(w,
+                     reason_set(&why, -E_PROTO, "plan %llu counts on state that this peer has not got yet",
+                                (unsigned long long)epoch),
+                     &why);
+        return;
+    }
     if (w->next.plan.epoch == epoch) {
         enter(w, w->version, w->commit.snapshot);
         return;
