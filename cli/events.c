@@ -206,7 +206,7 @@ static void show(struct events *e, const struct note *n)
         show_done(e, n);
         break;
     case NOTE_STOPPED:
-        fprintf(e->config.err, "stopped after step %llu: %s\n", step, text);
+        fprintf(e->config.err, "shoal: %s\n", text);
         break;
     case NOTE_STEP:
         break;

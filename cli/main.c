@@ -3,6 +3,7 @@
 #include <locale.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "cli/command.h"
 #include "cli/exit.h"
@@ -76,8 +77,19 @@ static int run(const struct command *command, int argc, char **argv)
     return exit_code(r);
 }
 
+/* Every peer's link takes descriptors, and the usual soft limit is only there for programs that use select(). */
+static void raise_descriptors(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max)
+        return;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit); /* refused: the old limit will do for small fleets */
+}
+
 int main(int argc, char **argv)
 {
+    raise_descriptors();
     /* Numbers are written and read with a point, whatever the machine's language. */
     setlocale(LC_ALL, "C");
     if (argc < 2) {

@@ -113,7 +113,8 @@ const struct command command_peer = {
     .about =
         "Joins the job that the invite names, measures what this machine can do, and computes the share it is "
         "given until the job is over. No data set is needed here. INVITE is the text that the coordinator printed, "
-        "a file that holds it, the folder of a run on this machine, or - for standard input.\n\nCtrl-C leaves "
+        "a file that holds it, the folder of a run on this machine, or - for standard input: the last three keep it "
+        "from others on this machine, who can read command lines.\n\nCtrl-C leaves "
         "politely.",
     .example = "shoal peer shoal1...",
     .options = peer_options,

@@ -49,6 +49,19 @@ int wire_learn(struct wire *w, const struct key *id, struct net_key *ret_curve)
     return 0;
 }
 
+void wire_keep(struct wire *w, const struct key *ids, uint32_t n)
+{
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < w->n; i++)
+        for (uint32_t k = 0; k < n; k++)
+            if (key_equal(&w->entries[i].id, &ids[k])) {
+                w->entries[kept++] = w->entries[i];
+                break;
+            }
+    w->n = kept;
+}
+
 const struct key *wire_who(const struct wire *w, const struct net_key *curve)
 {
     for (uint32_t i = 0; i < w->n; i++)
@@ -92,8 +105,13 @@ int wire_send_curve(struct wire *w, const struct net_key *to, const struct msg *
 int wire_send(struct wire *w, const struct key *to, const struct msg *m)
 {
     const struct wire_entry *e = find(w, to);
+    struct net_key curve;
 
-    return e ? wire_send_curve(w, &e->curve, m) : -E_NOENT;
+    if (e)
+        return wire_send_curve(w, &e->curve, m);
+    if (wire_channel(m->type) != NET_LOBBY || key_to_curve(to, curve.bytes) < 0)
+        return -E_NOENT;
+    return wire_send_curve(w, &curve, m);
 }
 
 int wire_receive(struct wire *w, struct net_event *e, struct msg **ret, struct reason *why)

@@ -25,13 +25,17 @@ void wire_done(struct wire *w); /* zeroed ok; does not touch the net */
  * key, -E_NOMEM. */
 int wire_learn(struct wire *w, const struct key *id, struct net_key *ret_curve);
 
-/* Who a link key is, NULL if not in the book. Valid until the next wire_learn. */
+/* Forgets everyone who is not among ids[n]: the book must not grow with those who came and went. */
+void wire_keep(struct wire *w, const struct key *ids, uint32_t n);
+
+/* Who a link key is, NULL if not in the book. Valid until the next wire_learn or wire_keep. */
 const struct key *wire_who(const struct wire *w, const struct net_key *curve);
 
 /* The channel that messages of this type travel on. */
 enum net_channel wire_channel(enum msg_type type);
 
-/* Encodes and queues; m stays the caller's. -E_NOENT: not in the book; what proto_encode and net_send say. */
+/* Encodes and queues; m stays the caller's. -E_NOENT: not in the book, which what travels on a lobby need not be; what
+ * proto_encode and net_send say. */
 int wire_send(struct wire *w, const struct key *to, const struct msg *m);
 int wire_send_curve(struct wire *w, const struct net_key *to, const struct msg *m);
 

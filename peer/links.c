@@ -75,11 +75,13 @@ static int adopt(struct links *l, const struct msg_view *v)
 {
     struct links_peer *peers = mem_calloc(v->n_peers ? v->n_peers : 1, sizeof *peers);
     struct net_key *curves = mem_calloc(v->n_peers ? v->n_peers : 1, sizeof *curves);
+    struct key *ids = mem_calloc(v->n_peers + 1, sizeof *ids);
     uint32_t n = 0;
 
-    if (!peers || !curves) {
+    if (!peers || !curves || !ids) {
         mem_free(peers);
         mem_free(curves);
+        mem_free(ids);
         return -E_NOMEM;
     }
     for (uint32_t i = 0; i < v->n_peers; i++) {
@@ -91,13 +93,17 @@ static int adopt(struct links *l, const struct msg_view *v)
             peers[n] = *old;
             old->dial_id = 0;
         }
+        ids[n] = v->peers[i].key;
         peers[n++].at = v->peers[i];
     }
+    ids[n] = l->coordinator;
+    wire_keep(l->wire, ids, n + 1);
     net_admit(l->wire->net, curves, n);
     for (uint32_t i = 0; i < l->n; i++)
         if (l->peers[i].dial_id)
             net_hangup(l->wire->net, l->peers[i].dial_id);
     mem_free(curves);
+    mem_free(ids);
     mem_free(l->peers);
     l->peers = peers;
     l->n = n;

@@ -25,7 +25,9 @@
 #define POLL_MS             20
 #define TICK_NS             (20 * NS_PER_MS)
 #define PROFILE_NS          (1 * NS_PER_S)
-#define COORDINATOR_GONE_NS (20 * NS_PER_S) /* its link broken for this long: give up */
+#define COORDINATOR_MUTE_NS (5 * NS_PER_S)  /* it says nothing on a link that is up: dial anew */
+#define COORDINATOR_GONE_NS (20 * NS_PER_S) /* nothing heard of it for this long: give up */
+#define STALL_NS            (1 * NS_PER_S)  /* this process stood still: then nobody else is to blame */
 #define LEAVE_NS            (10 * NS_PER_S)
 #define SAY_NS              (10 * NS_PER_S)
 #define COORDINATOR_DIAL_ID 32u
@@ -57,7 +59,7 @@ struct peer {
     uint16_t ports[NET_CHANNELS];
     struct net_key coordinator;
     bool linked, profile_sent;
-    int64_t unlinked_at, redial_at;
+    int64_t heard_at, looped_at, redial_at; /* heard_at: a message of the coordinator's, or its handshake */
 
     _Atomic int stops;
     int stops_seen;
@@ -207,6 +209,12 @@ static int on_welcome(struct peer *p, int64_t now, struct reason *why)
 
     if (status < 0)
         return reason_wrap(why, status, "the coordinator's job file");
+    /* First of all, because the coordinator waits only so long for the link: a device may take seconds to open. */
+    p->coordinator = p->join.lobby;
+    p->ports[NET_CONTROL] = m->welcome.control_port;
+    p->ports[NET_BULK] = m->welcome.bulk_port;
+    snprintf(p->host, sizeof p->host, "%s", p->config.invite->addrs[p->join.up - 1].host);
+    dial_coordinator(p, now);
     status = model_new(&p->job, &p->model, why);
     if (status < 0)
         return status;
@@ -232,16 +240,11 @@ static int on_welcome(struct peer *p, int64_t now, struct reason *why)
         return status;
     links_init(&p->links, &p->wire, &p->config.key->pub, &p->config.invite->coordinator);
     p->links.term = m->term;
-    p->coordinator = p->join.lobby;
-    p->ports[NET_CONTROL] = m->welcome.control_port;
-    p->ports[NET_BULK] = m->welcome.bulk_port;
-    snprintf(p->host, sizeof p->host, "%s", p->config.invite->addrs[p->join.up - 1].host);
     snprintf(line, sizeof line, "joined job %s; measuring this device", p->job.name);
     say(p, line);
     join_done(&p->join);
     p->joined = true;
-    p->unlinked_at = now;
-    dial_coordinator(p, now);
+    p->heard_at = now;
     return start_profile(p, why);
 }
 
@@ -278,6 +281,8 @@ static void on_message(struct peer *p, struct net_event *e, int64_t now)
     who = *known; /* the book may grow below */
     bool coordinator = key_equal(&who, &p->config.invite->coordinator);
 
+    if (coordinator)
+        p->heard_at = now;
     if (coordinator && m->type == MSG_VIEW)
         links_on_view(&p->links, m, now);
     if (coordinator && m->type == MSG_DIAL) {
@@ -309,12 +314,11 @@ static int on_coordinator_link(struct peer *p, const struct net_event *e, int64_
 {
     if (e->kind == NET_EVENT_UP) {
         p->linked = true;
+        p->heard_at = now;
         p->profile_sent = false;
         links_report_all(&p->links);
         return 0;
     }
-    if (p->linked)
-        p->unlinked_at = now;
     p->linked = false;
     if (p->leaving_since)
         return reason_set(why, -E_CANCELED, "left the job");
@@ -375,14 +379,18 @@ static int tick(struct peer *p, int64_t now, struct reason *why)
 {
     if (!p->joined)
         return join_tick(&p->join, now, why);
-    if (!p->linked) {
-        if (now - p->unlinked_at > COORDINATOR_GONE_NS)
-            return reason_set(why, -E_PEER,
-                              "the coordinator is gone: no link to %s for %d s; start this peer again when it is back",
-                              p->host, (int)(COORDINATOR_GONE_NS / NS_PER_S));
-        if (now >= p->redial_at)
-            dial_coordinator(p, now);
+    if (now - p->heard_at > COORDINATOR_GONE_NS)
+        return reason_set(why, -E_PEER,
+                          "the coordinator is gone: nothing came from %s for %d s; start this peer again when it is "
+                          "back",
+                          p->host, (int)(COORDINATOR_GONE_NS / NS_PER_S));
+    if (p->linked && now - p->heard_at > COORDINATOR_MUTE_NS) {
+        log_debug("peer", "the coordinator says nothing: dialling it anew");
+        net_hangup(p->wire.net, COORDINATOR_DIAL_ID);
+        p->linked = false;
     }
+    if (!p->linked && now >= p->redial_at)
+        dial_coordinator(p, now);
     links_tick(&p->links, now);
     if (atomic_load(&p->profile.done)) {
         if (p->profile.status < 0)
@@ -435,6 +443,9 @@ static int run_loop(struct peer *p, struct reason *why)
 
         if (status < 0)
             return reason_set(why, status, "this peer's sockets failed: %s", status_text(status));
+        if (now - p->looped_at > STALL_NS)
+            p->heard_at += now - p->looped_at;
+        p->looped_at = now;
         status = on_event(p, &e, now, why);
         blob_unref(e.head);
         blob_unref(e.body);

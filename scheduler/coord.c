@@ -355,13 +355,23 @@ static void on_task_done(struct coord *c, struct task *t)
     coord_send(c, c->plan_peers[t->to], m);
 }
 
+/* The first wish lets the last checkpoint be written, also one that is on its way already; the second does not. */
 static void on_stop(struct coord *c)
 {
     struct reason why = {0};
+    bool again = c->stop_asked;
 
-    if (c->phase == COORD_ENDING)
+    c->stop_asked = true;
+    reason_set(&why, -E_CANCELED, "stopped as asked at step %" PRIu64, c->version);
+    if (c->phase != COORD_ENDING) {
+        coord_end(c, -E_CANCELED, &why);
+    } else if (again) {
+        if (c->ending_status == 0) {
+            c->ending_status = -E_CANCELED;
+            c->ending_why = why;
+        }
         coord_over(c);
-    coord_end(c, reason_set(&why, -E_CANCELED, "stopped as asked at step %" PRIu64, c->version), &why);
+    }
 }
 
 void coord_step(struct coord *c, const struct coord_event *e, struct coord_update *update)

@@ -127,6 +127,7 @@ struct coord {
     uint8_t saved_hash[HASH_BYTES];
     char saved_path[1024];
 
+    bool stop_asked;
     int ending_status;
     struct reason ending_why;
     int64_t too_few_said_at;

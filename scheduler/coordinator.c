@@ -9,6 +9,7 @@
 
 #define POLL_MS 20
 #define TICK_NS (20 * NS_PER_MS)
+#define BYE_NS  (3 * NS_PER_S) /* at the end: for the peers to read BYE and hang up */
 
 /* ---- what the engine wants done ---- */
 
@@ -65,6 +66,7 @@ static void admit(struct coordinator *c)
     struct net_key curves[PEERS_MAX];
     uint32_t n = coord_view_keys(c->engine, ids), n_curves = 0;
 
+    wire_keep(&c->wire, ids, n);
     for (uint32_t i = 0; i < n; i++)
         if (wire_learn(&c->wire, &ids[i], &curves[n_curves]) == 0)
             n_curves++;
@@ -182,6 +184,7 @@ static void on_lobby(struct coordinator *c, struct net_event *e)
     if (status < 0) {
         refuse(c, &e->key, status == -E_VERSION ? MSG_REFUSAL_VERSION : MSG_REFUSAL_MALFORMED,
                reason_text(&why, status));
+        net_expel(c->wire.net, &e->key, NET_LOBBY, "it sent what cannot be read");
         return;
     }
     if (m->type == MSG_STATUS_GET) {
@@ -195,15 +198,14 @@ static void on_lobby(struct coordinator *c, struct net_event *e)
         msg_free(m);
         return;
     }
-    if (wire_learn(&c->wire, &m->join.key, NULL) < 0) {
-        msg_free(m);
-        return;
-    }
+    /* The book is for the view's members (admit): strangers' keys cost nothing. */
     step(c, &(struct coord_event){.kind = COORD_JOIN, .key = m->join.key, .msg = m});
 }
 
+/* Also when the run is over: links are counted, the lobby says that it is. */
 static void on_event(struct coordinator *c, struct net_event *e)
 {
+    bool peers = e->channel != NET_LOBBY && !c->update.over;
     const struct key *who = wire_who(&c->wire, &e->key);
     struct reason why = {0};
     struct msg *m = NULL;
@@ -212,14 +214,16 @@ static void on_event(struct coordinator *c, struct net_event *e)
     case NET_EVENT_MESSAGE:
         if (e->channel == NET_LOBBY)
             on_lobby(c, e);
-        else if (wire_receive(&c->wire, e, &m, &why) == 0 && who)
+        else if (wire_receive(&c->wire, e, &m, &why) == 0 && who && peers)
             step(c, &(struct coord_event){.kind = COORD_MESSAGE, .key = *who, .msg = m});
         else
             msg_free(m);
         break;
     case NET_EVENT_UP:
     case NET_EVENT_DOWN:
-        if (who && e->channel != NET_LOBBY)
+        if (e->channel != NET_LOBBY)
+            c->n_links += e->kind == NET_EVENT_UP ? 1 : UINT32_MAX;
+        if (who && peers)
             step(c, &(struct coord_event){
                         .kind = COORD_LINK, .key = *who, .up = e->kind == NET_EVENT_UP, .text = e->why.text});
         break;
@@ -268,15 +272,25 @@ static void note_with_data(void *arg, const struct note *n)
     c->config.note(c->config.note_arg, &with);
 }
 
+/* The run is over, and its peers know or had the time to. */
+static bool is_finished(const struct coordinator *c, int64_t now, int64_t *over_at)
+{
+    if (!c->update.over)
+        return false;
+    if (*over_at == 0)
+        *over_at = now;
+    return c->n_links == 0 || now - *over_at > BYE_NS;
+}
+
 int coordinator_run(struct coordinator *c, struct reason *why)
 {
-    int64_t ticked = 0;
+    int64_t ticked = 0, over_at = 0;
     int status = 0;
 
     c->update.note = note_with_data;
     c->update.note_arg = c;
     say_start(c);
-    while (!c->update.over && status == 0) {
+    while (status == 0 && !is_finished(c, clock_now_ns(), &over_at)) {
         struct net_event e = {0};
 
         status = net_poll(c->wire.net, POLL_MS, &e);
@@ -285,6 +299,8 @@ int coordinator_run(struct coordinator *c, struct reason *why)
             break;
         }
         on_event(c, &e);
+        if (c->update.over)
+            continue;
         take_outside(c);
         if (clock_now_ns() - ticked >= TICK_NS) {
             ticked = clock_now_ns();

@@ -43,6 +43,7 @@ struct coordinator {
 
     _Atomic int stops;
     int stops_seen;
+    uint32_t n_links; /* of peers, the lobby's not counted */
     pthread_mutex_t exited_lock;
     struct exited exited[COORDINATOR_EXITED_MAX];
     uint32_t n_exited;

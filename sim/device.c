@@ -314,7 +314,8 @@ static struct device_slot *slot_of(struct device *d, const struct task *t)
 
 static bool is_faulty(const struct device *d, const struct task *t)
 {
-    return t->train && t->step == d->fault.step && t->microbatch == d->fault.microbatch;
+    return t->train && t->step >= d->fault.step && t->step <= d->fault.step + d->fault.more_steps &&
+           t->microbatch == d->fault.microbatch;
 }
 
 static void run_forward(struct device *d, struct task *t)

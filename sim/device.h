@@ -18,7 +18,7 @@ struct device_fault {
     bool flag; /* backward of (step, microbatch) reports a flag at the unit */
     bool lie;  /* digests of sums are wrong, each time otherwise */
     bool nan;  /* the loss of (step, microbatch) is not a number */
-    uint64_t step;
+    uint64_t step, more_steps; /* also in so many steps after it */
     uint32_t microbatch, unit;
 };
 

@@ -19,19 +19,19 @@ name: scaling
 seed: 1
 peers: 1
 reduction: exact
-model: {arch: gpt2, layers: 4, heads: 4, embd: 256, context: 128, vocab: 256}
+model: {arch: gpt2, layers: 8, heads: 4, embd: 256, context: 128, vocab: 256}
 data: {paths: ["/usr/share/common-licenses/*"], validation: 0.1}
 train: {steps: 1000, microbatches: 32, sequences: 4, lr: 0.001, warmup: 10}
 eval: {every: 0, microbatches: 1}
 checkpoint: {every: 0, keep: 1}
 """
 
-# name, peers, speeds, forced plan (units 0-5: embedding, four blocks, head)
+# name, peers, speeds, forced plan (units 0-9: embedding, eight blocks, head; where there is none the scheduler decides)
 RUNS = [
     ("one peer", "1", "1", None),
-    ("two, pipeline", "2", "1,1", "units 0-2: 0\nunits 3-5: 1\nin-flight 3\n"),
-    ("two, data-parallel", "2", "1,1", "units 0-5: 0 1\n"),
-    ("1.0 + 0.5", "2", "1,0.5", "units 0-5: 0*2 1*1\n"),
+    ("two, pipeline", "2", "1,1", "units 0-4: 0\nunits 5-9: 1\nin-flight 3\n"),
+    ("two, data-parallel", "2", "1,1", "units 0-9: 0 1\n"),
+    ("1.0 + 0.5", "2", "1,0.5", None),
 ]
 
 
@@ -57,7 +57,7 @@ def main():
     parser.add_argument("--shoal", default="build/cli/shoal")
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--job", help="a job file of your own; the plans speak of units 0-5")
+    parser.add_argument("--job", help="a job file of your own; the plans speak of units 0-9")
     args = parser.parse_args()
     results = {name: [] for name, *_ in RUNS}
     with tempfile.TemporaryDirectory() as folder:

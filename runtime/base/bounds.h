@@ -25,6 +25,8 @@
 #define HELD_PER_SENDER_MAX       4096         /* messages kept until a lease, attempt or view explains them */
 #define HELD_BYTES_PER_SENDER_MAX (256u << 20)
 #define SEND_QUEUE_BYTES_MAX      (1u << 30) /* unsent bytes kept for one link before it is given up */
+#define GUEST_MESSAGE_BYTES_MAX   (64u << 10) /* a message to a lobby, head and body each */
+#define GUEST_QUEUE_BYTES_MAX     (1u << 20)  /* unsent answers kept for one guest of a lobby */
 #define LINE_MAX_LEN              4096       /* one line of a log or event */
 
 #endif

@@ -94,8 +94,6 @@ static enum net_bye objection(const struct net_sock *s, const struct net_key *ke
             return NET_BYE_CHANNELS;
     if (channels != 1u << NET_LOBBY && !net_admitted(n, key))
         return NET_BYE_NOT_ADMITTED;
-    if (channels == 1u << NET_LOBBY && n->n_lobby_links >= NET_LOBBY_LINKS_MAX)
-        return NET_BYE_FULL;
     return 0;
 }
 
@@ -117,6 +115,7 @@ static bool conn_bind(struct net_sock *s, struct net_conn *conn, const struct ne
         s->fds[fd].conn->fd = -1;
     s->fds[fd].conn = conn;
     s->fds[fd].linked = true;
+    s->fds[fd].active_ns = clock_now_ns();
     net_map_add(&s->net->by_rid, &conn->by_rid, net_hash(s->net->hash_seed, rid, sizeof *rid));
     return true;
 }
@@ -172,12 +171,14 @@ static void on_bye(struct net_link *l, unsigned reason)
 {
     char who[NET_ENDPOINT_MAX];
     net_link_name(l, who, sizeof who);
-    if (l->state == NET_LINK_UP) {
+    if (l->state == NET_LINK_UP || l->state == NET_LINK_ENDING) { /* ENDING: the connection's end was seen first */
         if (reason == NET_BYE_REPLACED)
             l->failure = NET_FAILURE_REPLACED;
-        net_link_cut(l, reason == NET_BYE_REPLACED       ? "the same key opened a newer link"
-                        : reason == NET_BYE_NOT_ADMITTED ? "this key is no longer admitted there"
-                                                         : "the other side closed the link");
+        net_link_cut(l, "the other side closed the link");
+        if (reason == NET_BYE_REPLACED || reason == NET_BYE_NOT_ADMITTED)
+            reason_set(&l->why, -E_CLOSED, "%s",
+                       reason == NET_BYE_REPLACED ? "the same key opened a newer link"
+                                                  : "this key is no longer admitted there");
         return;
     }
     if (l->state != NET_LINK_OPENING)
@@ -189,9 +190,6 @@ static void on_bye(struct net_link *l, unsigned reason)
     case NET_BYE_VERSION:
         net_dial_failed(l, NET_FAILURE_NOT_SHOAL, "%s speaks another version of the link protocol than %d", who,
                         LINK_PROTOCOL);
-        return;
-    case NET_BYE_FULL:
-        net_dial_failed(l, NET_FAILURE_REFUSED, "%s is full at the moment", who);
         return;
     default:
         net_dial_failed(l, NET_FAILURE_REFUSED, "%s refused the link", who);

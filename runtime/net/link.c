@@ -48,14 +48,7 @@ struct net_link *net_link_new(struct net *n, const struct net_key *key, uint32_t
     }
     net_node_append(&n->links, &l->all);
     net_map_add(&n->by_key, &l->by_key, net_hash(n->hash_seed, key, sizeof *key));
-    if (state == NET_LINK_WAITING && channels == 1u << NET_LOBBY)
-        n->n_lobby_links++;
     return l;
-}
-
-static bool is_lobby_guest(const struct net_link *l)
-{
-    return l->dial_id == 0 && l->channels == 1u << NET_LOBBY;
 }
 
 static void conn_forget(struct net_conn *conn)
@@ -63,8 +56,10 @@ static void conn_forget(struct net_conn *conn)
     struct net *n = conn->link->net;
     net_map_remove(&n->by_rid, &conn->by_rid);
     if (conn->sock && !conn->sock->dialled && conn->fd >= 0 && (size_t)conn->fd < conn->sock->n_fds &&
-        conn->sock->fds[conn->fd].conn == conn)
+        conn->sock->fds[conn->fd].conn == conn) {
         conn->sock->fds[conn->fd].conn = NULL;
+        conn->sock->fds[conn->fd].active_ns = clock_now_ns();
+    }
     conn->fd = -1;
     net_outq_done(&conn->out);
 }
@@ -77,8 +72,6 @@ void net_link_free(struct net_link *l, int linger_ms)
         if (l->conn[c].sock && l->conn[c].sock->dialled)
             net_sock_free(l->conn[c].sock, linger_ms);
     }
-    if (is_lobby_guest(l))
-        n->n_lobby_links--;
     net_dial_done(l);
     net_map_remove(&n->by_key, &l->by_key);
     net_node_remove(&l->all);
@@ -188,6 +181,19 @@ void net_link_cut(struct net_link *l, const char *why)
     }
 }
 
+void net_link_end(struct net_link *l, const char *why)
+{
+    net_hello_bye(l, NET_BYE_CUT);
+    net_link_cut(l, why);
+}
+
+void net_expel(struct net *n, const struct net_key *key, enum net_channel channel, const char *why)
+{
+    struct net_link *l = net_link_find(n, key, channel);
+    if (l && l->dial_id == 0)
+        net_link_end(l, why);
+}
+
 static bool is_drained(const struct net_link *l)
 {
     for (int c = 0; c < NET_CHANNELS; c++)
@@ -222,8 +228,7 @@ void net_link_timers(struct net *n, int64_t now_ns)
             net_dial_step_probe(l, true);
             break;
         case NET_LINK_WAITING:
-            net_hello_bye(l, NET_BYE_CUT);
-            net_link_free(l, 0);
+            net_link_end(l, "");
             break;
         case NET_LINK_ENDING:
             finish(l);

@@ -40,11 +40,12 @@ static void on_bound(struct net_sock *s, uint16_t event, uint32_t value)
     struct net_conn *conn = slot->conn;
     if (event == ZMQ_EVENT_DISCONNECTED && slot->open && !slot->linked)
         s->net->counters.refused_handshakes++;
-    *slot = (struct net_fd){.open = event == ZMQ_EVENT_ACCEPTED};
+    s->n_open -= slot->open;
+    *slot = (struct net_fd){.open = event == ZMQ_EVENT_ACCEPTED, .serial = ++s->accepted, .active_ns = clock_now_ns()};
+    s->n_open += slot->open;
     if (conn) {
         conn->fd = -1;
-        net_hello_bye(conn->link, NET_BYE_CUT);
-        net_link_cut(conn->link, "the connection was closed by the other side");
+        net_link_end(conn->link, "the connection was closed by the other side");
     }
 }
 
@@ -56,12 +57,14 @@ static bool on_dialled(struct net_sock *s, uint16_t event, uint32_t value)
     char who[NET_ENDPOINT_MAX];
     if (event == ZMQ_EVENT_CONNECTED) {
         conn->connected = true;
+        s->fd = (int)value;
         if (l->dial->connected_ns == 0)
             l->dial->connected_ns = clock_now_ns();
         return true;
     }
     if (event == ZMQ_EVENT_ACCEPTED)
         return true;
+    s->fd = -1;
     if (l->state == NET_LINK_UP) {
         net_link_cut(l, "the connection was closed");
         return true;

@@ -99,6 +99,7 @@ static int context_open(struct net *n, struct reason *why)
 
 static int all_open(struct net *n, struct reason *why)
 {
+    net_flow_setup(n);
     int rc = net_map_init(&n->by_key);
     if (rc == 0)
         rc = net_map_init(&n->by_rid);
@@ -277,6 +278,8 @@ static int turn(struct net *n, int wait_ms)
     int64_t now_ns = clock_now_ns();
     net_zap_answer_due(n, now_ns);
     net_link_timers(n, now_ns);
+    if (n->look_ns <= now_ns)
+        net_flow_look(n, now_ns);
     if (!net_node_empty(&n->backlog) && (n->flush_wanted || net_send_next_ns(n, n->flushed_ns) <= now_ns))
         net_send_flush(n, now_ns);
     return n->broken;
@@ -288,6 +291,8 @@ static int wait_ms_until(struct net *n, int64_t deadline_ns)
     int64_t until_ns = net_send_next_ns(n, now_ns), zap_ns = net_zap_next_ns(n);
     if (zap_ns < until_ns)
         until_ns = zap_ns;
+    if (n->look_ns < until_ns)
+        until_ns = n->look_ns;
     if (deadline_ns < until_ns)
         until_ns = deadline_ns;
     NET_EACH(it, &n->timed)
@@ -300,6 +305,15 @@ static int wait_ms_until(struct net *n, int64_t deadline_ns)
         return 0;
     int64_t wait_ms = (until_ns - now_ns + NS_PER_MS - 1) / NS_PER_MS;
     return wait_ms > 3600 * 1000 ? 3600 * 1000 : (int)wait_ms;
+}
+
+/* Something may be readable still: net_receive_next stops after so many messages that nobody gets. */
+static bool is_hot(const struct net *n)
+{
+    for (int c = 0; c < NET_CHANNELS; c++)
+        if (!net_node_empty(&n->hot[c]))
+            return true;
+    return false;
 }
 
 static bool wake_take(struct net *n, struct net_event *ret)
@@ -331,6 +345,6 @@ int net_poll(struct net *n, int timeout_ms, struct net_event *ret)
             *ret = (struct net_event){.kind = NET_EVENT_NONE};
             return 0;
         }
-        wait_ms = wait_ms_until(n, deadline_ns);
+        wait_ms = is_hot(n) ? 0 : wait_ms_until(n, deadline_ns);
     }
 }

@@ -61,9 +61,14 @@ int net_dial(struct net *n, uint32_t dial_id, const struct net_key *server_key, 
 void net_hangup(struct net *n, uint32_t dial_id); /* closes a dial; unknown ids are fine */
 
 /* Sends head and body (body may be NULL) to the link of key. References to the blobs are taken, the caller keeps its
- * own. Queues without blocking: -E_AGAIN when SEND_QUEUE_BYTES_MAX are waiting, -E_CLOSED when there is no such link.
+ * own. Queues without blocking: -E_AGAIN when SEND_QUEUE_BYTES_MAX are waiting, -E_CLOSED when there is no such link,
+ * -E_TOOBIG. A lobby takes GUEST_MESSAGE_BYTES_MAX, and cuts a guest that leaves GUEST_QUEUE_BYTES_MAX of answers
+ * unread.
  */
 int net_send(struct net *n, const struct net_key *key, enum net_channel channel, struct blob *head, struct blob *body);
+
+/* Ends the accepted link of key that has channel: its DOWN follows. What zmq has of earlier messages still goes out. */
+void net_expel(struct net *n, const struct net_key *key, enum net_channel channel, const char *why);
 
 enum net_event_kind {
     NET_EVENT_NONE,    /* time-out */
@@ -110,6 +115,7 @@ struct net_counters {
     uint64_t sent_bytes, received_bytes, sent_messages, received_messages;
     uint64_t dropped_messages;   /* malformed, or from keys no longer admitted */
     uint64_t refused_handshakes; /* accepted connections that ended without becoming part of a link */
+    uint64_t cut_connections;    /* closed by us: messages without end, silent guests, guests that do not read */
 };
 void net_counters(const struct net *n, struct net_counters *ret);
 

@@ -20,10 +20,14 @@
 #define NET_CONNECT_MS       5000 /* TCP */
 #define NET_GREETING_MS      1000 /* the raw look at a port after a failure */
 #define NET_DIAL_MS          (NET_CONNECT_MS + NET_HANDSHAKE_MS + 2000)
-#define NET_DRAIN_MS         50  /* a cut link's received messages still come out before its DOWN */
-#define NET_GOODBYE_MS       500 /* net_free and net_hangup: for what zmq still holds */
-#define NET_RETRY_MS         1   /* a full socket is looked at this often if it says nothing itself */
-#define NET_LOBBY_LINKS_MAX  1024
+#define NET_DRAIN_MS         50   /* a cut link's received messages still come out before its DOWN */
+#define NET_GOODBYE_MS       500  /* net_free and net_hangup: for what zmq still holds */
+#define NET_RETRY_MS         1    /* a full socket is looked at this often if it says nothing itself */
+#define NET_GUESTS_MAX       1024 /* connections to a socket that are not part of a peer's link, see flow.c */
+#define NET_LOOK_MS          100  /* how often flow.c looks at what connections cost */
+#define NET_GUEST_IDLE_MS    30000
+#define NET_ORPHAN_MS        2000  /* a link that has ended: for its BYE to be read */
+#define NET_MAXRT_MS         10000 /* unacknowledged bytes for this long: the other side is gone, keepalive or not */
 #define NET_DIAL_ADDRS_MAX   8
 #define NET_CONTROL_BURST    64  /* control messages in a row before one bulk message gets its turn */
 #define NET_MESSAGE_OVERHEAD 256 /* bytes a queued message counts beyond its content */
@@ -109,10 +113,20 @@ int net_source_add(struct net *n, struct net_source *s, enum net_source_kind kin
 int net_source_change(struct net *n, struct net_source *s, uint32_t events);
 void net_source_remove(struct net *n, struct net_source *s);
 
+/* What a connection has sent: bytes as the kernel counts them, messages as we took them (flow.c). */
+struct net_flow {
+    uint64_t messages, seen_messages; /* ever; at the last look */
+    uint64_t bytes, base_bytes;       /* at the last look; at the last look before which a message had come */
+};
+
 /* What is known of a descriptor under a ROUTER, from its monitor. */
 struct net_fd {
     bool open, linked; /* linked: it was a conn's at some time */
+    bool cut;          /* by us; zmq takes a moment to report it gone */
     struct net_conn *conn;
+    uint64_t serial;   /* which of the descriptor's connections this is */
+    int64_t active_ns; /* accepted, linked, heard or unlinked, whatever came last */
+    struct net_flow flow;
 };
 
 struct net_sock {
@@ -123,7 +137,12 @@ struct net_sock {
     struct net_source data, monitor_source;
     struct net_node hot; /* in net.hot[channel]: may have something to read */
     struct net_fd *fds;  /* ROUTER */
-    size_t n_fds;
+    size_t n_fds, n_open;
+    uint64_t accepted;
+    int fd; /* DEALER: its connection, -1 before it stands */
+    struct net_flow flow;
+    bool was_dry;     /* a receive found nothing since flow.c's last look */
+    uint64_t n_taken; /* messages since then */
     uint16_t port;
 };
 
@@ -209,12 +228,13 @@ struct net {
     struct net_node links, timed, backlog, zap_questions;
     struct net_map by_key, by_rid;
     struct net_key *admitted; /* sorted */
-    size_t n_admitted, n_lobby_links;
+    size_t n_admitted, guests_max;
     struct net_event *events; /* a ring: what net_poll returns before messages */
     size_t first_event, n_events, cap_events;
     bool wake_pending, last_was_wake, flush_wanted;
     unsigned control_run;
-    int64_t flushed_ns;
+    bool lobby_turn;
+    int64_t flushed_ns, look_ns;
     int64_t shaped_free_ns[NET_CHANNELS]; /* when the emulated wire is free for this channel */
     int broken;                           /* a status that makes the net unusable */
     struct net_counters counters;
@@ -248,21 +268,20 @@ struct net_conn *net_link_by_rid(const struct net *n, enum net_channel channel, 
 enum net_channel net_link_first_channel(uint32_t channels);
 void net_link_deadline(struct net_link *l, int64_t deadline_ns); /* 0: none */
 void net_link_up(struct net_link *l);
+void net_link_end(struct net_link *l, const char *why); /* as net_link_cut, and tells an accepted link's other side */
 /* The link is over: UP becomes ENDING, a dial that was not up fails, a half accepted one is forgotten. */
 void net_link_cut(struct net_link *l, const char *why);
 void net_link_finish_drained(struct net *n, int64_t now_ns); /* DOWN for ENDING links that have nothing left to read */
 void net_link_timers(struct net *n, int64_t now_ns);
 const char *net_link_name(const struct net_link *l, char *ret, size_t size); /* who is at the other end, for people */
 
+/* flow.c: what connections cost. */
+void net_flow_setup(struct net *n);
+void net_flow_taken(struct net_sock *s, struct net_conn *conn); /* a message was received; conn may be NULL */
+void net_flow_look(struct net *n, int64_t now_ns);              /* every NET_LOOK_MS */
+
 /* hello.c: the three internal messages, [empty frame][payload]. */
-enum net_bye {
-    NET_BYE_REPLACED = 1,
-    NET_BYE_NOT_ADMITTED,
-    NET_BYE_VERSION,
-    NET_BYE_CHANNELS,
-    NET_BYE_FULL,
-    NET_BYE_CUT
-};
+enum net_bye { NET_BYE_REPLACED = 1, NET_BYE_NOT_ADMITTED, NET_BYE_VERSION, NET_BYE_CHANNELS, NET_BYE_CUT };
 void net_hello_send(struct net_conn *conn);
 void net_hello_receive(struct net_sock *s, const struct net_rid *rid, struct net_conn *conn, zmq_msg_t *payload);
 void net_hello_bye(struct net_link *l, enum net_bye reason);

@@ -8,7 +8,8 @@
 #include <errno.h>
 #include <string.h>
 
-#define FRAMES_MAX 3 /* routing id, head, body */
+#define FRAMES_MAX 3   /* routing id, head, body */
+#define VAIN_MAX   256 /* messages in a row that nobody gets, before timers and other channels have their turn */
 
 struct frames {
     zmq_msg_t msg[FRAMES_MAX];
@@ -121,6 +122,7 @@ static int receive_one(struct net_sock *s, struct net_event *ret)
     bool known = s->dialled || rid_parse(&f.msg[0], &rid);
     if (known && !s->dialled)
         conn = net_link_by_rid(n, s->channel, &rid);
+    net_flow_taken(s, conn);
     if (!known || f.n > FRAMES_MAX || n_frames < 1 || n_frames > 2) {
         n->counters.dropped_messages++;
     } else if (n_frames == 2 && zmq_msg_size(&f.msg[first]) == 0) {
@@ -138,7 +140,7 @@ static int receive_one(struct net_sock *s, struct net_event *ret)
 static int receive_channel(struct net *n, enum net_channel channel, struct net_event *ret)
 {
     struct net_node *list = &n->hot[channel];
-    while (!net_node_empty(list)) {
+    for (int vain = 0; vain < VAIN_MAX && !net_node_empty(list); vain++) {
         struct net_sock *s = NET_OF(list->next, struct net_sock, hot);
         net_node_append(list, &s->hot);
         struct net_conn *conn = s->dialled;
@@ -149,10 +151,12 @@ static int receive_channel(struct net *n, enum net_channel channel, struct net_e
         int rc = receive_one(s, ret);
         if (rc == 1)
             return 1;
-        if (rc == -E_AGAIN)
+        if (rc == 0 && n->n_events)
+            return 0; /* what that message caused comes first; s may be gone */
+        if (rc == -E_AGAIN) {
+            s->was_dry = true;
             net_node_remove(&s->hot);
-        else if (n->n_events)
-            return 0; /* what that message caused comes first */
+        }
     }
     return 0;
 }
@@ -160,9 +164,11 @@ static int receive_channel(struct net *n, enum net_channel channel, struct net_e
 int net_receive_next(struct net *n, struct net_event *ret)
 {
     static const enum net_channel order[] = {NET_CONTROL, NET_LOBBY, NET_BULK};
-    if (n->control_run >= NET_CONTROL_BURST) {
+    if (n->control_run >= NET_CONTROL_BURST) { /* lobby and bulk come first by turns */
         n->control_run = 0;
-        if (receive_channel(n, NET_BULK, ret))
+        n->lobby_turn = !n->lobby_turn;
+        if (receive_channel(n, n->lobby_turn ? NET_LOBBY : NET_BULK, ret) ||
+            (n->n_events == 0 && receive_channel(n, n->lobby_turn ? NET_BULK : NET_LOBBY, ret)))
             return 1;
     }
     for (size_t i = 0; i < sizeof order / sizeof *order && n->n_events == 0; i++) {

@@ -132,17 +132,31 @@ static int out_push(struct net_outq *q, const struct net_out *o)
     return 0;
 }
 
+static bool is_guest(const struct net_link *l)
+{
+    return l->dial_id == 0 && l->channels == 1u << NET_LOBBY;
+}
+
+static bool fits(const struct net_link *l, enum net_channel channel, const struct blob *head, const struct blob *body)
+{
+    size_t head_max = HEAD_BYTES_MAX, body_max = BODY_BYTES_MAX;
+    if (channel == NET_LOBBY)
+        body_max = HEAD_BYTES_MAX;
+    if (channel == NET_LOBBY && l->dial_id != 0)
+        head_max = body_max = GUEST_MESSAGE_BYTES_MAX;
+    return head->size <= head_max && (!body || body->size <= body_max);
+}
+
 int net_send(struct net *n, const struct net_key *key, enum net_channel channel, struct blob *head, struct blob *body)
 {
     assert(channel < NET_CHANNELS);
-    size_t body_max = channel == NET_LOBBY ? HEAD_BYTES_MAX : BODY_BYTES_MAX;
     if (!head || head->size == 0)
         return -E_INVAL;
-    if (head->size > HEAD_BYTES_MAX || (body && body->size > body_max))
-        return -E_TOOBIG;
     struct net_link *l = net_link_find(n, key, channel);
     if (!l)
         return -E_CLOSED;
+    if (!fits(l, channel, head, body))
+        return -E_TOOBIG;
     struct net_conn *conn = &l->conn[channel];
     bool shaped = n->config.emulate_rate_bytes_s || n->config.emulate_delay_ns;
     if (!shaped && conn->out.count == 0) {
@@ -153,6 +167,10 @@ int net_send(struct net *n, const struct net_key *key, enum net_channel channel,
     struct net_out o = {.head = head, .body = body};
     size_t content = head->size + (body ? body->size : 0);
     o.bytes = content + NET_MESSAGE_OVERHEAD;
+    if (is_guest(l) && conn->out.count > 0 && conn->out.bytes + o.bytes > GUEST_QUEUE_BYTES_MAX) {
+        net_link_end(l, "it does not read what it is sent");
+        return -E_CLOSED;
+    }
     if (conn->out.bytes + o.bytes > SEND_QUEUE_BYTES_MAX)
         return -E_AGAIN;
     if (shaped)

@@ -37,7 +37,8 @@ static bool set_int(void *zmq, int option, int value)
 static bool set_options(struct net_sock *s, const struct net_key *server_key)
 {
     const struct net_config *c = &s->net->config;
-    int64_t max_bytes = (s->channel == NET_LOBBY ? HEAD_BYTES_MAX : BODY_BYTES_MAX) + NET_CURVE_OVERHEAD;
+    size_t max = s->channel != NET_LOBBY ? BODY_BYTES_MAX : server_key ? HEAD_BYTES_MAX : GUEST_MESSAGE_BYTES_MAX;
+    int64_t max_bytes = (int64_t)max + NET_CURVE_OVERHEAD; /* of a frame: flow.c bounds a message's frames */
     bool ok = zmq_setsockopt(s->zmq, ZMQ_CURVE_PUBLICKEY, c->curve_pub, NET_KEY_BYTES) == 0 &&
               zmq_setsockopt(s->zmq, ZMQ_CURVE_SECRETKEY, c->curve_secret, NET_KEY_BYTES) == 0 &&
               zmq_setsockopt(s->zmq, ZMQ_MAXMSGSIZE, &max_bytes, sizeof max_bytes) == 0;
@@ -46,7 +47,7 @@ static bool set_options(struct net_sock *s, const struct net_key *server_key)
          set_int(s->zmq, ZMQ_RCVHWM, high_water[s->channel]);
     ok = ok && set_int(s->zmq, ZMQ_IPV6, 1) && set_int(s->zmq, ZMQ_TCP_KEEPALIVE, 1) &&
          set_int(s->zmq, ZMQ_TCP_KEEPALIVE_IDLE, 10) && set_int(s->zmq, ZMQ_TCP_KEEPALIVE_INTVL, 5) &&
-         set_int(s->zmq, ZMQ_TCP_KEEPALIVE_CNT, 3);
+         set_int(s->zmq, ZMQ_TCP_KEEPALIVE_CNT, 3) && set_int(s->zmq, ZMQ_TCP_MAXRT, NET_MAXRT_MS);
     if (!ok)
         return false;
     if (server_key) /* a dial is one connection: no reconnecting behind our back */
@@ -93,7 +94,7 @@ static struct net_sock *sock_new(struct net *n, enum net_channel channel, const 
         return NULL;
     s->net = n;
     s->channel = channel;
-    s->data.fd = s->monitor_source.fd = -1;
+    s->data.fd = s->monitor_source.fd = s->fd = -1;
     net_node_init(&s->data.ready);
     net_node_init(&s->monitor_source.ready);
     net_node_init(&s->hot);

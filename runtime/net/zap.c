@@ -110,7 +110,7 @@ static const char *judge(const struct net *n, zmq_msg_t *frame, struct net_key *
         return "400";
     memcpy(ret_key->bytes, zmq_msg_data(&frame[FRAME_CREDENTIALS]), NET_KEY_BYTES);
     if (frame_is(&frame[FRAME_DOMAIN], "lobby"))
-        return n->n_lobby_links < NET_LOBBY_LINKS_MAX ? "200" : "500";
+        return n->bound[NET_LOBBY]->n_open < 2 * n->guests_max ? "200" : "500"; /* flow.c makes room */
     return net_admitted(n, ret_key) ? "200" : "400";
 }
 

@@ -167,6 +167,35 @@ static void a_second_stop_ends_at_once(void **state)
     cluster_free(c);
 }
 
+/* All steps are done and the last checkpoint is on its way. */
+static void stop_at(struct cluster *c, void *arg)
+{
+    cluster_at(c, *(int64_t *)arg, CLUSTER_STOP, 0, 0);
+}
+
+static void a_stop_does_not_cut_short_the_last_checkpoint(void **state)
+{
+    (void)state;
+    struct job job = rig_job();
+    struct cluster_config config = rig_config(&job, 2, NULL);
+    struct cluster_result quiet, r;
+    uint8_t hash[HASH_BYTES];
+
+    rig_expected(&job, hash);
+    job.peers = 2;
+    cluster_free(rig_run(&config, NULL, NULL, &quiet));
+    for (int64_t ms = 1; ms < 60; ms++) {
+        int64_t at = quiet.ended_at - ms * NS_PER_MS;
+        struct cluster *c = rig_run(&config, stop_at, &at, &r);
+
+        if (r.status == 0)
+            rig_assert_hash(c, &r, hash);
+        else if (r.status != -E_CANCELED || !r.saved || r.saved->version != r.version)
+            rig_fail(c, "ended at step %llu with %s", (unsigned long long)r.version, r.why.text);
+        cluster_free(c);
+    }
+}
+
 static void exit_at(struct cluster *c, void *arg)
 {
     cluster_at(c, *(int64_t *)arg, CLUSTER_EXIT, 1, 0);
@@ -336,6 +365,60 @@ static void a_loss_that_is_no_number_skips_the_step(void **state)
     check_skipped(&(struct device_fault){.nan = true, .step = 2, .microbatch = 7});
 }
 
+static void part_from_shadow(struct cluster *c, void *arg)
+{
+    (void)arg;
+    cluster_when(c, 1, 0, CLUSTER_CUT, 0, 2);
+    cluster_when(c, 1, 300 * NS_PER_MS, CLUSTER_HEAL, 0, 2);
+}
+
+/* Skipped steps have no reduce that a shadow would have to answer; still none of them may pass it by. */
+static void a_shadow_misses_no_skipped_step(void **state)
+{
+    (void)state;
+    struct job job = long_job();
+
+    job.peers = 2;
+    struct cluster_config config = rig_config(&job, 2, "units 0-3: 0 1*0\n");
+    struct cluster_result r;
+
+    config.fault = (struct device_fault){.flag = true, .step = 1, .more_steps = 2, .microbatch = 3, .unit = 2};
+    struct cluster *c = rig_run(&config, part_from_shadow, NULL, &r);
+
+    if (r.status != 0 || r.n_skipped != 3 || r.ended_at > 30 * NS_PER_S)
+        rig_fail(c, "ended with %s: %s", status_name(r.status), r.why.text);
+    cluster_free(c);
+}
+
+static int64_t leave_after;
+
+static void leave_at_the_end(struct cluster *c, void *arg)
+{
+    (void)arg;
+    cluster_when(c, 4, leave_after, CLUSTER_LEAVE, 1, 0);
+}
+
+static void who_leaves_at_the_end_still_hands_over(void **state)
+{
+    (void)state;
+    struct job job = rig_job();
+    uint8_t hash[HASH_BYTES];
+
+    rig_expected(&job, hash);
+    job.peers = 2;
+    for (int64_t after = 0; after < 30; after++) {
+        struct cluster_config config = rig_config(&job, 2, "units 0-1: 0\nunits 2-3: 1\nin-flight 2\n");
+        struct cluster_result r;
+
+        leave_after = after * NS_PER_MS;
+        struct cluster *c = rig_run(&config, leave_at_the_end, NULL, &r);
+
+        if (!r.saved || r.saved->version != 4 || memcmp(r.saved->hash, hash, sizeof hash) != 0 || r.n_rollbacks > 0)
+            rig_fail(c, "the last step was not handed over: %s", r.why.text);
+        cluster_free(c);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -343,6 +426,7 @@ int main(void)
         cmocka_unit_test(a_death_before_the_first_step_makes_another_plan),
         cmocka_unit_test(a_stopped_run_is_saved_and_resumes_to_the_same_model),
         cmocka_unit_test(a_second_stop_ends_at_once),
+        cmocka_unit_test(a_stop_does_not_cut_short_the_last_checkpoint),
         cmocka_unit_test(a_death_during_the_last_write_does_no_harm),
         cmocka_unit_test(a_polite_leave_loses_no_step),
         cmocka_unit_test(holders_that_cannot_reach_each_other_end_the_run),
@@ -350,6 +434,8 @@ int main(void)
         cmocka_unit_test(a_run_may_stop_after_some_steps),
         cmocka_unit_test(a_flagged_step_is_skipped),
         cmocka_unit_test(a_loss_that_is_no_number_skips_the_step),
+        cmocka_unit_test(a_shadow_misses_no_skipped_step),
+        cmocka_unit_test(who_leaves_at_the_end_still_hands_over),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -49,7 +49,7 @@ class TidyTest(unittest.TestCase):
             "runtime/store": {"runtime/base"},
             "kernels": {"runtime/base"},
             "model": {"kernels", "runtime/base", "runtime/store", "crypto"},
-            "parallel": {"model", "kernels", "runtime/base", "runtime/store", "crypto"},
+            "parallel": {"model", "kernels", "runtime/base", "runtime/net", "runtime/store", "crypto"},
         }
         below_peers = {"parallel", "model", "kernels", "runtime/base", "runtime/net", "runtime/store", "crypto"}
         allowed["scheduler"] = allowed["peer"] = below_peers

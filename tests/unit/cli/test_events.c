@@ -139,7 +139,7 @@ static void other_notes_for_people(void **state)
                        "validation loss 2.1250 (letter frequencies alone: 3.0000)\n"
                        "model hash 0000000000000000000000000000000000000000000000000000000000000000\n"
                        "checkpoint runs/x/step-00000200\n"
-                       "stopped after step 7: a peer failed\n"
+                       "shoal: a peer failed\n"
                        "run folder: runs/x\n");
 }
 

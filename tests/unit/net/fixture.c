@@ -11,23 +11,7 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/base/mem.h"
-
-/* libzmq orders its threads by atomics that the thread sanitizer cannot see: what it touches through libc is not
- * judged, our own code is. */
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define TSAN 1
-#endif
-#elif defined(__SANITIZE_THREAD__)
-#define TSAN 1
-#endif
-#ifdef TSAN
-const char *__tsan_default_options(void);
-__attribute__((visibility("default"))) const char *__tsan_default_options(void)
-{
-    return "ignore_noninstrumented_modules=1";
-}
-#endif
+#include "tests/unit/tsan.h"
 
 void party_keys(struct party *p)
 {

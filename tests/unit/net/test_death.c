@@ -128,6 +128,31 @@ static void listener_notices_a_killed_dialler_while_sending(void **state)
     killed_dialler(true);
 }
 
+/* A frozen process acknowledges nothing more once its buffers are full: the link ends, keepalive or not. */
+static void a_frozen_reader_loses_its_link(void **state)
+{
+    (void)state;
+    struct party *all[] = {&self};
+    int in, out;
+    uint16_t port[NET_CHANNELS];
+    pid_t pid = start_child(true, &in, &out);
+    assert_int_equal(read(in, port, sizeof port), sizeof port);
+    party_open(&self, (struct party_options){0});
+    assert_int_equal(net_dial(self.net, 9, &child.key, "127.0.0.1", port, CONTROL_BULK), 0);
+    expect(all, 1, NET_EVENT_UP);
+    assert_int_equal(kill(pid, SIGSTOP), 0);
+    for (int i = 0; i < 32; i++)
+        assert_int_equal(say(&self, &child, NET_BULK, "tensor", pattern_blob(1u << 20, 1)), 0);
+    int64_t start_ns = clock_now_ns();
+    expect(all, 1, NET_EVENT_DOWN);
+    assert_in_range(clock_now_ns() - start_ns, 2 * NS_PER_S, 18 * NS_PER_S);
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    party_close(&self);
+    close(in);
+    close(out);
+}
+
 /* Many short lives: descriptors are reused at once, and each life is one UP and one DOWN. */
 static void descriptor_reuse_does_not_mix_up_links(void **state)
 {
@@ -170,6 +195,7 @@ int main(void)
         cmocka_unit_test(listener_notices_a_killed_dialler),
         cmocka_unit_test(dialler_notices_a_killed_listener_while_sending),
         cmocka_unit_test(listener_notices_a_killed_dialler_while_sending),
+        cmocka_unit_test(a_frozen_reader_loses_its_link),
         cmocka_unit_test(descriptor_reuse_does_not_mix_up_links),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -94,8 +94,13 @@ static void stranger_talks_to_the_lobby_and_is_answered(void **state)
     exchange(NET_LOBBY, SIZE_MAX);
     exchange(NET_LOBBY, 0);
     exchange(NET_LOBBY, 1);
-    exchange(NET_LOBBY, HEAD_BYTES_MAX);
-    assert_int_equal(say(&a, &b, NET_LOBBY, "x", pattern_blob(HEAD_BYTES_MAX + 1, 0)), -E_TOOBIG);
+    exchange(NET_LOBBY, GUEST_MESSAGE_BYTES_MAX);
+    assert_int_equal(say(&a, &b, NET_LOBBY, "x", pattern_blob(GUEST_MESSAGE_BYTES_MAX + 1, 0)), -E_TOOBIG);
+    assert_int_equal(say(&b, &a, NET_LOBBY, "x", pattern_blob(HEAD_BYTES_MAX + 1, 0)), -E_TOOBIG);
+    assert_int_equal(say(&b, &a, NET_LOBBY, "large", pattern_blob(HEAD_BYTES_MAX, 3)), 0);
+    e = expect_message((struct party *[]){&a, &b}, 2, NET_LOBBY);
+    assert_pattern(e.body, HEAD_BYTES_MAX, 3);
+    event_drop(&e);
     assert_int_equal(say(&a, &b, NET_CONTROL, "x", NULL), -E_CLOSED);
     assert_int_equal(say(&b, &a, NET_CONTROL, "x", NULL), -E_CLOSED);
 }
