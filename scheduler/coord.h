@@ -3,8 +3,8 @@
  * It moves no activations and no gradients.
  *
  * It keeps these: a (microbatch, unit) of a step is leased to one peer; a step commits when every group's members
- * report the same sums, and once; what was told is never contradicted. When a peer is lost the run ends with a
- * checkpoint of the last commit, if the others still hold all of it. */
+ * report the same sums, and once; what was told is never contradicted. When a peer is lost its work goes to others who
+ * hold its units, or the run goes back to the last checkpoint; when one comes, it joins while the others train. */
 #ifndef SHOAL_SCHEDULER_COORD_H
 #define SHOAL_SCHEDULER_COORD_H
 

@@ -226,6 +226,38 @@ static void joins_survive_a_bad_network(void **state)
     print_message("%u of those that joined worked\n", n_worked);
 }
 
+/* Steps without an update, while somebody fetches and when its plan could be named. */
+static void steps_are_skipped_by_who_joins_too(void **state)
+{
+    (void)state;
+    uint64_t seed, end;
+
+    for (rig_seeds(20, &seed, &end); seed < end; seed++) {
+        struct rng rng = rng_make(seed, "skipped");
+        struct job job = long_job(1);
+        struct device_fault fault = {.flag = true, .step = 10 + rng_below(&rng, 10), .more_steps = rng_below(&rng, 8)};
+        struct cluster_config config = rig_config(&job, 1, NULL);
+        struct cluster_result alone, r;
+
+        config.fault = fault;
+        struct cluster *c = rig_run(&config, NULL, NULL, &alone);
+        uint8_t hash[HASH_BYTES];
+
+        memcpy(hash, alone.saved->hash, HASH_BYTES);
+        cluster_free(c);
+        config = any_fleet(&job, &rng, 1, 2);
+        config.seed = seed;
+        config.fault = fault;
+        config.workers[1].starts_at = 40 * NS_PER_MS;
+        c = rig_run(&config, NULL, NULL, &r);
+        finish(c, &r, hash);
+        assert_int_equal(r.n_skipped, fault.more_steps + 1);
+        if (cluster_worker_forwards(c, 2) == 0)
+            rig_fail(c, "who joined got no share");
+        cluster_free(c);
+    }
+}
+
 /* It may spoil the run, not crash or hang anyone. */
 static void a_hostile_peer_that_joins_neither_crashes_nor_hangs_others(void **state)
 {
@@ -361,6 +393,7 @@ int main(void)
         cmocka_unit_test(who_joins_dies_while_it_does),
         cmocka_unit_test(a_dead_peer_comes_back_and_gets_a_share),
         cmocka_unit_test(joins_survive_a_bad_network),
+        cmocka_unit_test(steps_are_skipped_by_who_joins_too),
         cmocka_unit_test(a_hostile_peer_that_joins_neither_crashes_nor_hangs_others),
         cmocka_unit_test(anything_happens),
     };
